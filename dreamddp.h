@@ -22362,7 +22362,7 @@ typedef struct ddp__rendezvous {
  * its own end-to-end session, so that rank 0 cannot read its bytes.
  *
  * Unknown callers (port scanners, other programs, ranks of another run, callers without the key) are refused
- * by the rules in door.h and never end the rendezvous. Frames have a fixed size. Received data never
+ * by the rules in acceptor.h and never end the rendezvous. Frames have a fixed size. Received data never
  * determines the size of an allocation; relays allocate at most one buffer set per pair.
  *
  * A name in addr that does not resolve is looked up again until timeout_s, on rank 0 too. One look-up may
@@ -22387,14 +22387,14 @@ DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out
  * DDP_PEER_LOST, DDP_ABORTED (cancel), DDP_NET (descriptors), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
-/* ==== wire/door.h ==== [wire] */
+/* ==== wire/acceptor.h ==== [wire] */
 /* Admission of incoming connections: the listening socket of a rank, and the callers (accepted connections)
  * that have not identified themselves yet. */
 
 typedef struct ddp__caller {
     int fd;              /* -1: unused */
     double since, heard; /* time of the accept, and of the last read */
-    int queue;           /* index in the door's `queue` */
+    int queue;           /* index in the acceptor's `queue` */
     int spoken;          /* its first byte has arrived */
     int begun;           /* its session was started */
     int ready;           /* it has bytes to read */
@@ -22407,10 +22407,10 @@ typedef struct ddp__caller {
 /* Decides about a valid hello. DDP__WELCOME: the function owns the socket and its session. Any other result:
  * the socket is closed, after the caller was notified unless the result is MUTE. With REFUSE_NAME,
  * why[DDP__STREAM_TEXT] receives the end of a sentence about the caller. */
-typedef ddp__refusal (*ddp__door_fn)(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
+typedef ddp__refusal (*ddp__acceptor_fn)(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 
 /* Returns 1 if that is the address of a rank. */
-typedef int (*ddp__door_knows_fn)(void *user, const ddp__addr *from);
+typedef int (*ddp__acceptor_knows_fn)(void *user, const ddp__addr *from);
 
 enum {
     DDP__CALLERS = 640, /* most callers from unknown addresses at a time */
@@ -22418,34 +22418,34 @@ enum {
                            oldest. */
 };
 
-typedef struct ddp__door_queue { /* the callers from one machine */
+typedef struct ddp__acceptor_queue { /* the callers from one machine */
     unsigned char ip[16];
     uint32_t family;
     int known;          /* 1: when they connected, the address was a rank's or a caller from there had been
                            accepted */
     int callers, ready; /* 0 callers: unused */
-} ddp__door_queue;
+} ddp__acceptor_queue;
 
-typedef struct ddp__door {
+typedef struct ddp__acceptor {
     int listen_fd;            /* -1 if not set. It may be set before opening or later, and is closed with the
-                                 door. */
+                                 acceptor. */
     const ddp__tcp_config *c; /* of this rank, borrowed */
-    ddp__door_fn decide;
-    ddp__door_knows_fn knows; /* NULL while no rank address is known. It may be set later. */
-    void *user;               /* passed to both functions */
-    int broken;               /* errno of an accept that failed for a local reason, or 0 */
-    char refused[200];        /* who was refused last, and why */
-    int room, common, inside; /* most callers, most from unknown addresses, present number */
-    ddp__caller *caller;      /* [room] */
-    struct pollfd *polls;     /* [room] */
-    ddp__door_queue *queue;   /* [room] */
-    int known, turn[2];       /* whether the last caller served had a known address, and the next queue of
+    ddp__acceptor_fn decide;
+    ddp__acceptor_knows_fn knows; /* NULL while no rank address is known. It may be set later. */
+    void *user;                   /* passed to both functions */
+    int broken;                   /* errno of an accept that failed for a local reason, or 0 */
+    char refused[200];            /* who was refused last, and why */
+    int room, common, inside;     /* most callers, most from unknown addresses, present number */
+    ddp__caller *caller;          /* [room] */
+    struct pollfd *polls;         /* [room] */
+    ddp__acceptor_queue *queue;   /* [room] */
+    int known, turn[2];           /* whether the last caller served had a known address, and the next queue of
                                  each kind */
     ddp__addr proven[DDP__PROVEN]; /* addresses from which a caller was accepted */
     int oldest;                    /* index in `proven` that is replaced next */
     int lines;                     /* log lines about refused callers since `counted` */
     double counted, shut;          /* no caller is served before this time */
-} ddp__door;
+} ddp__acceptor;
 
 /* Opens the admission with this policy. All other fields of d are zero. Returns 0 if memory is short.
  *
@@ -22457,28 +22457,32 @@ typedef struct ddp__door {
  * than half of the places, its callers are dropped at once.
  * Fairness: known and unknown addresses are served alternately, and within each kind the addresses take
  * turns. An address with many callers thus delays only its own. A flood takes at most a quarter of the time
- * of the thread that calls ddp__door_serve (more only if other programs use the processor) and at most 2 ms
- * of processor time per call. Refused callers are logged, at most ten lines per second. */
-DDP_LIB int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user);
+ * of the thread that calls ddp__acceptor_serve (more only if other programs use the processor) and at most
+ * 2 ms of processor time per call. Refused callers are logged, at most ten lines per second. */
+DDP_LIB int ddp__acceptor_open(ddp__acceptor *d, const ddp__tcp_config *c, ddp__acceptor_fn decide,
+                               void *user);
 /* Returns 1 for addresses of one machine, or of one global IPv6 network (/64), since a machine there may use
  * any address. */
 DDP_LIB int ddp__same_host(const ddp__addr *a, const ddp__addr *b);
-DDP_LIB void ddp__door_close(ddp__door *d); /* closes the callers too. A door that was never opened is
+DDP_LIB void
+ddp__acceptor_close(ddp__acceptor *d); /* closes the callers too. A acceptor that was never opened is
                                                allowed. */
 /* Adds a connected socket that another rank relays as a caller, as if it had been accepted here. Takes
  * ownership of it. */
-DDP_LIB void ddp__door_adopt(ddp__door *d, int fd, int via);
-DDP_LIB void ddp__door_disown(ddp__door *d); /* in a forked child: closes the descriptors without sending
+DDP_LIB void ddp__acceptor_adopt(ddp__acceptor *d, int fd, int via);
+DDP_LIB void
+ddp__acceptor_disown(ddp__acceptor *d); /* in a forked child: closes the descriptors without sending
                                                 anything */
 /* Fills polls (at most room + 1 entries) and returns their number. *next is lowered to the time of the next
  * time-out. */
-DDP_LIB int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
-DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* accepts new callers and serves those present, and
+DDP_LIB int ddp__acceptor_polls(const ddp__acceptor *d, struct pollfd *polls, double *next);
+DDP_LIB void ddp__acceptor_serve(ddp__acceptor *d,
+                                 double now); /* accepts new callers and serves those present, and
                                                            never blocks */
 
-/* ==== wire/door.c ==== [wire] */
-/* Admission of incoming connections: accepts callers, reads their hello, then accepts or refuses them. door.h
- * describes the policy. */
+/* ==== wire/acceptor.c ==== [wire] */
+/* Admission of incoming connections: accepts callers, reads their hello, then accepts or refuses them.
+ * acceptor.h describes the policy. */
 
 static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* in seconds: until a caller's first byte,
                                                                   * and until its last */
@@ -22494,14 +22498,14 @@ static const double ddp__longest_rest = 0.02; /* in seconds: longest pause, if o
                                                * processor during a serve */
 enum { DDP__LINES_MOST = 10 };
 
-int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user)
+int ddp__acceptor_open(ddp__acceptor *d, const ddp__tcp_config *c, ddp__acceptor_fn decide, void *user)
 {
     d->common = ddp__fd_limit() / 2 < DDP__CALLERS ? ddp__fd_limit() / 2 : DDP__CALLERS;
     d->room = d->common + 2 * c->world;
     d->caller = (ddp__caller *)ddp__calloc((size_t)d->room, sizeof *d->caller);
     d->polls = (struct pollfd *)ddp__calloc((size_t)d->room, sizeof *d->polls);
-    d->queue = (ddp__door_queue *)ddp__calloc((size_t)d->room, sizeof *d->queue);
-    if (d->caller) /* for ddp__door_close, also if another array is missing */
+    d->queue = (ddp__acceptor_queue *)ddp__calloc((size_t)d->room, sizeof *d->queue);
+    if (d->caller) /* for ddp__acceptor_close, also if another array is missing */
         for (int i = 0; i < d->room; i++) d->caller[i].fd = -1;
     if (!d->caller || !d->polls || !d->queue) return 0;
     d->c = c;
@@ -22511,14 +22515,14 @@ int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, 
 }
 
 /* Frees the caller's slot. Its socket stays open. */
-static void ddp__caller_out(ddp__door *d, ddp__caller *c)
+static void ddp__caller_out(ddp__acceptor *d, ddp__caller *c)
 {
     c->fd = -1;
     d->queue[c->queue].callers--;
     d->inside--;
 }
 
-static void ddp__caller_leave(ddp__door *d, ddp__caller *c)
+static void ddp__caller_leave(ddp__acceptor *d, ddp__caller *c)
 {
     const int fd = c->fd;
 
@@ -22526,7 +22530,7 @@ static void ddp__caller_leave(ddp__door *d, ddp__caller *c)
     ddp__stream_close(d->c->tls, fd);
 }
 
-void ddp__door_close(ddp__door *d)
+void ddp__acceptor_close(ddp__acceptor *d)
 {
     for (int i = 0; d->caller && i < d->room; i++)
         if (d->caller[i].fd >= 0) ddp__caller_leave(d, &d->caller[i]);
@@ -22538,7 +22542,7 @@ void ddp__door_close(ddp__door *d)
     d->listen_fd = -1;
 }
 
-void ddp__door_disown(ddp__door *d)
+void ddp__acceptor_disown(ddp__acceptor *d)
 {
     for (int i = 0; d->caller && i < d->room; i++) ddp__fd_close(&d->caller[i].fd);
     ddp__fd_close(&d->listen_fd);
@@ -22562,7 +22566,7 @@ int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
 }
 
 /* Returns 1 if a caller from that machine was accepted before. */
-static int ddp__door_proven(const ddp__door *d, const ddp__addr *from)
+static int ddp__acceptor_proven(const ddp__acceptor *d, const ddp__addr *from)
 {
     for (int i = 0; i < DDP__PROVEN; i++)
         if (ddp__same_host(&d->proven[i], from)) return 1;
@@ -22572,7 +22576,7 @@ static int ddp__door_proven(const ddp__door *d, const ddp__addr *from)
 /* ---- the log ---- */
 
 /* Ends the count of log lines of a second. */
-static void ddp__door_count(ddp__door *d, double now)
+static void ddp__acceptor_count(ddp__acceptor *d, double now)
 {
     if (now < d->counted + 1) return;
     if (d->lines > DDP__LINES_MOST)
@@ -22581,52 +22585,52 @@ static void ddp__door_count(ddp__door *d, double now)
     d->lines = 0;
 }
 
-static int ddp__door_may_log(ddp__door *d)
+static int ddp__acceptor_may_log(ddp__acceptor *d)
 {
-    ddp__door_count(d, ddp_now());
+    ddp__acceptor_count(d, ddp_now());
     return d->lines++ < DDP__LINES_MOST;
 }
 
 /* Records "ADDRESS why" in the log and in d->refused. */
-static void ddp__door_note(ddp__door *d, const ddp__caller *c, const char *why)
+static void ddp__acceptor_note(ddp__acceptor *d, const ddp__caller *c, const char *why)
 {
     char name[DDP__ADDR_TEXT];
 
     snprintf(d->refused, sizeof d->refused, "%s %.*s", ddp__addr_text(&c->from, name),
              (int)(sizeof d->refused - sizeof name - 2), why);
-    if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
+    if (ddp__acceptor_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
 }
 
 /* Handles a complete hello. Returns 1 if the caller is accepted. Otherwise the caller has been notified of
  * the reason. */
-static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
+static int ddp__acceptor_hello(ddp__acceptor *d, const ddp__caller *c)
 {
     char name[DDP__ADDR_TEXT], text[DDP__STREAM_TEXT];
     ddp__hello h;
     ddp__refusal why = ddp__hello_parse(c->bytes, &h) ? ddp__hello_check(&d->c->self, &h) : DDP__REFUSE_MUTE;
 
     if (!why) why = d->decide(d->user, c, &h, text);
-    if (why == DDP__WELCOME && !ddp__door_proven(d, &c->from)) {
+    if (why == DDP__WELCOME && !ddp__acceptor_proven(d, &c->from)) {
         d->proven[d->oldest] = c->from;
         d->oldest = (d->oldest + 1) % DDP__PROVEN;
     }
     if (why == DDP__WELCOME || why == DDP__REFUSE_MUTE) return !why;
     if (why == DDP__REFUSE_NAME) {
-        ddp__door_note(d, c, text);
+        ddp__acceptor_note(d, c, text);
     } else {
         ddp__hello_dispute(&d->c->self, why, &h, ddp__addr_text(&c->from, name), d->refused,
                            sizeof d->refused);
-        if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
+        if (ddp__acceptor_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
     }
     (void)ddp__hello_send(d->c->tls, c->fd, &d->c->self, DDP__REFUSED, why, 0);
     return 0;
 }
 
-static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
+static void ddp__caller_drop(ddp__acceptor *d, ddp__caller *c, double now)
 {
     char name[DDP__ADDR_TEXT];
 
-    if (ddp__door_may_log(d))
+    if (ddp__acceptor_may_log(d))
         ddp__log(&d->c->log, DDP_LOG_WARN, "dropped %s: no hello within %.3g s",
                  ddp__addr_text(&c->from, name), now - c->since);
     ddp__caller_leave(d, c);
@@ -22635,7 +22639,7 @@ static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
 /* ---- present callers ---- */
 
 /* Starts the caller's session at its first byte, so that a silent caller costs no memory. */
-static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
+static int ddp__caller_begin(ddp__acceptor *d, ddp__caller *c)
 {
     if (c->begun) return 1;
     c->begun = 1;
@@ -22645,7 +22649,7 @@ static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
 }
 
 /* Reads from a caller. A caller leaves after a complete hello or invalid bytes. */
-static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
+static void ddp__caller_hear(ddp__acceptor *d, ddp__caller *c)
 {
     char name[DDP__ADDR_TEXT];
     const char *why;
@@ -22658,18 +22662,19 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     if (n > 0) c->got += (size_t)n;
     if (n > 0 && ddp__hello_begins(c->bytes, c->got)) {
         if (c->got < sizeof c->bytes) return;
-        if (ddp__door_hello(d, c)) {
+        if (ddp__acceptor_hello(d, c)) {
             ddp__caller_out(d, c);
             return;
         }
     } else if (why) {
-        ddp__door_note(d, c, why);
+        ddp__acceptor_note(d, c, why);
     } else if (n > 0 && !d->c->tls && ddp__stream_is_tls(c->bytes, c->got)) {
-        ddp__door_note(d, c, "uses TLS, but this rank does not: give all ranks the same --tls-psk, or none");
+        ddp__acceptor_note(d, c,
+                           "uses TLS, but this rank does not: give all ranks the same --tls-psk, or none");
         ddp__stream_no_tls(c->fd);
     } else if (n > 0) {
-        ddp__door_note(d, c, "is not a dreamddp rank");
-    } else if (ddp__door_may_log(d)) {
+        ddp__acceptor_note(d, c, "is not a dreamddp rank");
+    } else if (ddp__acceptor_may_log(d)) {
         ddp__log(&d->c->log, DDP_LOG_INFO, "%s disconnected before identifying itself",
                  ddp__addr_text(&c->from, name));
     }
@@ -22685,7 +22690,7 @@ static double ddp__caller_until(const ddp__caller *c)
 
 /* Returns a caller from the address that holds more than half of the slots, or NULL (majority vote: pairs of
  * different addresses cancel out). */
-static const ddp__caller *ddp__door_greedy(const ddp__door *d)
+static const ddp__caller *ddp__acceptor_greedy(const ddp__acceptor *d)
 {
     const ddp__caller *left = NULL;
     int i, count = 0;
@@ -22702,9 +22707,9 @@ static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 
 /* All of the first `places` slots are taken: returns the caller that a caller from this address replaces, or
  * NULL. */
-static ddp__caller *ddp__caller_yields(ddp__door *d, int places, const ddp__addr *from, double now)
+static ddp__caller *ddp__caller_yields(ddp__acceptor *d, int places, const ddp__addr *from, double now)
 {
-    const ddp__caller *greedy = ddp__door_greedy(d);
+    const ddp__caller *greedy = ddp__acceptor_greedy(d);
     ddp__caller *oldest[2] = {NULL, NULL}; /* silent, not silent */
 
     if (greedy && ddp__same_host(&greedy->from, from)) greedy = NULL;
@@ -22719,7 +22724,7 @@ static ddp__caller *ddp__caller_yields(ddp__door *d, int places, const ddp__addr
 
 /* Returns a free slot, after replacing a caller if necessary, or NULL. The last slots are for known machines.
  * */
-static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, int known, double now)
+static ddp__caller *ddp__acceptor_place(ddp__acceptor *d, const ddp__addr *from, int known, double now)
 {
     const int places = known ? d->room : d->common;
     ddp__caller *c;
@@ -22732,14 +22737,14 @@ static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, int kno
 }
 
 /* Returns the queue of the callers from that machine, or a free queue. */
-static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
+static int ddp__acceptor_queue_of(ddp__acceptor *d, const ddp__addr *from, int known)
 {
     unsigned char ip[16];
     const uint32_t family = ddp__ip_pack(from, ip);
     int unused = 0;
 
     for (int i = 0; i < d->room; i++) {
-        const ddp__door_queue *q = &d->queue[i];
+        const ddp__acceptor_queue *q = &d->queue[i];
         if (!q->callers)
             unused = i;
         else if (q->known == known && q->family == family && !memcmp(q->ip, ip, ddp__host_bytes(family, ip)))
@@ -22754,10 +22759,10 @@ static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
 
 /* Adds a caller with this socket. Returns NULL without a free slot: the socket is closed, and the caller may
  * connect again. */
-static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, int via, int known,
-                                   double now)
+static ddp__caller *ddp__acceptor_add(ddp__acceptor *d, int fd, const ddp__addr *from, int via, int known,
+                                      double now)
 {
-    ddp__caller *c = ddp__door_place(d, from, known, now);
+    ddp__caller *c = ddp__acceptor_place(d, from, known, now);
 
     if (!c) {
         ddp__stream_close(d->c->tls, fd);
@@ -22767,7 +22772,7 @@ static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, 
     c->fd = fd;
     c->via = via;
     c->from = *from;
-    c->queue = ddp__door_queue_of(d, from, known);
+    c->queue = ddp__acceptor_queue_of(d, from, known);
     c->since = c->heard = now;
     d->queue[c->queue].callers++;
     d->inside++;
@@ -22775,7 +22780,7 @@ static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, 
 }
 
 /* Accepts a pending connection. Returns 0 if there is none or it cannot be accepted. */
-static int ddp__door_accept(ddp__door *d, double now)
+static int ddp__acceptor_accept(ddp__acceptor *d, double now)
 {
     ddp__addr from;
     int fd = ddp__tcp_accept(d->listen_fd, &from), known;
@@ -22787,18 +22792,18 @@ static int ddp__door_accept(ddp__door *d, double now)
         return 0;
     }
     d->broken = 0;
-    known = ddp__door_proven(d, &from) || (d->knows && d->knows(d->user, &from));
-    (void)ddp__door_seat(d, fd, &from, -1, known, now);
+    known = ddp__acceptor_proven(d, &from) || (d->knows && d->knows(d->user, &from));
+    (void)ddp__acceptor_add(d, fd, &from, -1, known, now);
     return 1;
 }
 
-void ddp__door_adopt(ddp__door *d, int fd, int via)
+void ddp__acceptor_adopt(ddp__acceptor *d, int fd, int via)
 {
     ddp__caller *c;
     ddp__addr from;
 
     (void)ddp__addr_peer(fd, &from);
-    c = ddp__door_seat(d, fd, &from, via, 1, ddp_now());
+    c = ddp__acceptor_add(d, fd, &from, via, 1, ddp_now());
     if (!c) return;
     c->spoken = 1; /* its first bytes may already be read: poll does not report bytes that the relay's session
                     * has read */
@@ -22806,7 +22811,7 @@ void ddp__door_adopt(ddp__door *d, int fd, int via)
 }
 
 /* Fills polls with the callers, and returns how many. */
-static int ddp__door_watch(const ddp__door *d, struct pollfd *polls)
+static int ddp__acceptor_watch(const ddp__acceptor *d, struct pollfd *polls)
 {
     int count = 0;
 
@@ -22819,7 +22824,7 @@ static int ddp__door_watch(const ddp__door *d, struct pollfd *polls)
     return count;
 }
 
-int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
+int ddp__acceptor_polls(const ddp__acceptor *d, struct pollfd *polls, double *next)
 {
     int count;
 
@@ -22830,7 +22835,7 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
     for (int i = 0; i < d->room; i++)
         if (d->caller[i].fd >= 0 && ddp__caller_until(&d->caller[i]) < *next)
             *next = ddp__caller_until(&d->caller[i]);
-    count = ddp__door_watch(d, polls);
+    count = ddp__acceptor_watch(d, polls);
     ddp__poll_set(&polls[count], d->listen_fd, POLLIN);
     return count + 1;
 }
@@ -22838,9 +22843,9 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
 /* ---- order of service ---- */
 
 /* Finds the callers that have bytes to read, and drops those that exceed a time limit. */
-static void ddp__door_look(ddp__door *d, double now)
+static void ddp__acceptor_look(ddp__acceptor *d, double now)
 {
-    const int count = ddp__door_watch(d, d->polls);
+    const int count = ddp__acceptor_watch(d, d->polls);
     const struct pollfd *p = d->polls;
 
     (void)ddp__poll_until(d->polls, count, now);
@@ -22859,7 +22864,7 @@ static void ddp__door_look(ddp__door *d, double now)
 }
 
 /* Returns the ready caller of a queue that was read longest ago. */
-static ddp__caller *ddp__queue_first(ddp__door *d, int queue)
+static ddp__caller *ddp__queue_first(ddp__acceptor *d, int queue)
 {
     ddp__caller *first = NULL;
 
@@ -22872,7 +22877,7 @@ static ddp__caller *ddp__queue_first(ddp__door *d, int queue)
 
 /* Returns the next caller, or NULL. Known and unknown addresses alternate. Within each kind, the queues take
  * turns. */
-static ddp__caller *ddp__door_next(ddp__door *d)
+static ddp__caller *ddp__acceptor_next(ddp__acceptor *d)
 {
     for (int kind = 0; kind < 2; kind++) {
         int *turn = &d->turn[d->known = !d->known];
@@ -22896,18 +22901,19 @@ static double ddp__thread_seconds(void)
     return ddp_now();
 }
 
-void ddp__door_serve(ddp__door *d, double now)
+void ddp__acceptor_serve(ddp__acceptor *d, double now)
 {
     const double begin = ddp__thread_seconds();
     ddp__caller *c;
     double served;
 
     if (d->listen_fd < 0 || now < d->shut) return;
-    ddp__door_count(d, now);
-    while (ddp__thread_seconds() < begin + ddp__accept_most && ddp__door_accept(d, now)) {
+    ddp__acceptor_count(d, now);
+    while (ddp__thread_seconds() < begin + ddp__accept_most && ddp__acceptor_accept(d, now)) {
     }
-    if (d->inside) ddp__door_look(d, now);
-    while (d->inside && ddp__thread_seconds() < begin + ddp__serve_most && (c = ddp__door_next(d)) != NULL) {
+    if (d->inside) ddp__acceptor_look(d, now);
+    while (d->inside && ddp__thread_seconds() < begin + ddp__serve_most &&
+           (c = ddp__acceptor_next(d)) != NULL) {
         d->queue[c->queue].ready--;
         c->ready = 0;
         c->heard = ddp_now();
@@ -23248,15 +23254,15 @@ typedef struct ddp__resume_wire {
     size_t ack_bytes;    /* received bytes after which an acknowledgement is sent at once */
     ddp__way *way;       /* [world] */
     unsigned char *rings;
-    ddp__door door;
-    struct pollfd *polls; /* [world], the waker, the door */
+    ddp__acceptor acceptor;
+    struct pollfd *polls; /* [world], the waker, the acceptor */
     ddp__waker bell;      /* wake() writes, wait() polls */
     int away;             /* links that are neither live nor ended, and calls in progress */
     ddp__pairs pairs;     /* relayed pairs that wait here for their other end */
     ddp__visit_fn visit;  /* serves joining workers, or NULL if no worker can join */
     void *visit_user;
-    int knocked;           /* the door has events */
-    double ticked, served; /* last time links, and the door, were served */
+    int incoming;          /* the acceptor has events */
+    double ticked, served; /* last time links, and the acceptor, were served */
     long returns;          /* atomic: reconnections so far */
     int64_t bytes_again;   /* bytes of streams sent twice */
 } ddp__resume_wire;
@@ -23293,9 +23299,9 @@ DDP_LIB int ddp__call_events(const ddp__resume_wire *t, const ddp__way *p);  /* 
 DDP_LIB void ddp__call_end(ddp__resume_wire *t, ddp__way *p);
 
 /* reconnect_link.c */
-/* The ddp__door_fn of a wire. */
-DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
-/* The ddp__door_knows_fn of a wire: returns 1 if a rank has that machine's address. */
+/* The ddp__acceptor_fn of a wire. */
+DDP_LIB ddp__refusal ddp__decide_caller(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
+/* The ddp__acceptor_knows_fn of a wire: returns 1 if a rank has that machine's address. */
 DDP_LIB int ddp__knows(void *user, const ddp__addr *from);
 /* Performs all due work: acknowledgements, detection of silent connections, dialling, admission. Returns when
  * to call it again. */
@@ -23557,7 +23563,7 @@ static int ddp__call_answer(ddp__resume_wire *t, ddp__way *p)
     p->call_fd = -1;
     p->call_state = DDP__LINK_NONE;
     t->away--;
-    ddp__door_adopt(&t->door, fd, p->call_via);
+    ddp__acceptor_adopt(&t->acceptor, fd, p->call_via);
     return 0;
 }
 
@@ -23672,7 +23678,7 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
 /* ---- joining workers ---- */
 
 /* A request of a joining worker. Only a caller whose certificate allows it to join gets an answer. */
-static ddp__refusal ddp__knock_ask(ddp__resume_wire *t, int fd, char *why)
+static ddp__refusal ddp__decide_ask(ddp__resume_wire *t, int fd, char *why)
 {
     char name[DDP__STREAM_NAME];
     int only;
@@ -23682,7 +23688,8 @@ static ddp__refusal ddp__knock_ask(ddp__resume_wire *t, int fd, char *why)
     return t->visit(t->visit_user, t->cfg.tls, fd, only) ? DDP__WELCOME : DDP__REFUSE_MUTE;
 }
 
-static ddp__refusal ddp__knock_join(ddp__resume_wire *t, const ddp__caller *c, const ddp__hello *h, char *why)
+static ddp__refusal ddp__decide_join(ddp__resume_wire *t, const ddp__caller *c, const ddp__hello *h,
+                                     char *why)
 {
     ddp__way *p = &t->way[h->rank];
     char name[DDP__STREAM_NAME];
@@ -23717,7 +23724,7 @@ int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out)
 
     *out = t->way[rank].where;
     if (rank != w->rank) return out->size != 0;
-    return t->door.listen_fd >= 0 && ddp__addr_own(t->door.listen_fd, out) == 0;
+    return t->acceptor.listen_fd >= 0 && ddp__addr_own(t->acceptor.listen_fd, out) == 0;
 }
 
 /* ---- the lower rank is dialled ---- */
@@ -23730,7 +23737,7 @@ static void ddp__call_send(ddp__resume_wire *t, int to, int id)
 }
 
 /* A rank, or a joining worker, requests a connection to another rank, and waits for that rank. */
-static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, char *why)
+static ddp__refusal ddp__decide_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, char *why)
 {
     const int joins = t->way[h->rank].state == DDP__LINK_ENDED;
     char name[DDP__STREAM_NAME];
@@ -23767,15 +23774,15 @@ int ddp__knows(void *user, const ddp__addr *from)
     return 0;
 }
 
-ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
+ddp__refusal ddp__decide_caller(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)user;
     unsigned char b[DDP__HELLO_BYTES];
     ddp__way *p;
 
-    if (h->kind == DDP__RELAY) return ddp__knock_relay(t, c->fd, h, why);
-    if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, c->fd, why);
-    if (h->kind == DDP__JOIN_MESH) return ddp__knock_join(t, c, h, why);
+    if (h->kind == DDP__RELAY) return ddp__decide_relay(t, c->fd, h, why);
+    if (h->kind == DDP__JOIN_ASK) return ddp__decide_ask(t, c->fd, why);
+    if (h->kind == DDP__JOIN_MESH) return ddp__decide_join(t, c, h, why);
     p = &t->way[h->rank];
     if (h->kind != DDP__RESUME) return DDP__REFUSE_RANK;
     if (ddp__way_dials(t, p)) return DDP__REFUSE_RANK;
@@ -24043,11 +24050,11 @@ double ddp__resume_tick(ddp__resume_wire *t, double now)
     double next = now + 3600;
 
     t->ticked = now;
-    if (t->knocked || ((t->away || t->door.inside) && now >= t->served + 0.005)) {
-        ddp__door_serve(&t->door, now);
+    if (t->incoming || ((t->away || t->acceptor.inside) && now >= t->served + 0.005)) {
+        ddp__acceptor_serve(&t->acceptor, now);
         t->served = now;
     }
-    t->knocked = 0;
+    t->incoming = 0;
     for (int i = 0; i < t->base.world; i++) {
         double due = ddp__way_tick(t, &t->way[i], now);
         if (t->way[i].call_state != DDP__LINK_NONE) due = fmin(due, ddp__call_tick(t, &t->way[i], now));
@@ -24276,7 +24283,7 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
                 ddp__poll_set(&t->polls[i], p->call_fd, ddp__call_events(t, p));
         }
         t->polls[w->world].revents = 0;
-        count = first + ddp__door_polls(&t->door, t->polls + first, &next);
+        count = first + ddp__acceptor_polls(&t->acceptor, t->polls + first, &next);
         (void)ddp__poll_until(t->polls, count, next);
         if (t->polls[w->world].revents) {
             ddp__waker_drain(&t->bell);
@@ -24290,7 +24297,7 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
             ddp__way_flush(t, p); /* TLS may wait for POLLIN */
             if (p->state == DDP__LINK_LIVE && (!want_recv || want_recv[i])) called |= ddp__way_to_data(t, p);
         }
-        for (i = first; i < count; i++) t->knocked |= t->polls[i].revents;
+        for (i = first; i < count; i++) t->incoming |= t->polls[i].revents;
         if (until >= 0 && ddp_now() >= until) called = 1;
     }
 }
@@ -24302,7 +24309,7 @@ static void ddp__resume_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__resume_wire
 static void ddp__resume_free(ddp__resume_wire *t)
 {
     ddp__waker_close(&t->bell);
-    ddp__door_close(&t->door);
+    ddp__acceptor_close(&t->acceptor);
     ddp__pairs_close(&t->pairs);
     DDP_FREE(t->polls);
     DDP_FREE(t->rings);
@@ -24359,7 +24366,7 @@ static void ddp__resume_disown(ddp__wire *w)
         ddp__fd_close(&t->way[i].newcomer_fd);
         ddp__fd_close(&t->way[i].call_fd);
     }
-    ddp__door_disown(&t->door);
+    ddp__acceptor_disown(&t->acceptor);
     for (int i = 0; i < ddp__count(t->pairs.pair); i++)
         for (int k = 0; k < 2; k++) ddp__fd_close(&t->pairs.pair[i].fd[k]);
     ddp__relay_disown(t->cfg.relay);
@@ -24465,11 +24472,11 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
     if (!ddp__wire_init(&t->base, &ddp__tcp_table, c->rank, c->world) ||
-        !ddp__door_open(&t->door, c, ddp__knock, t))
+        !ddp__acceptor_open(&t->acceptor, c, ddp__decide_caller, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     t->base.disown = ddp__resume_disown;
-    t->door.knows = ddp__knows;
-    t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
+    t->acceptor.knows = ddp__knows;
+    t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->acceptor.room, sizeof *t->polls);
     t->base.relays = (int *)ddp__calloc(world, sizeof *t->base.relays);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* the memory is not touched yet */
     if (!t->way || !t->polls || !t->base.relays || !t->rings)
@@ -24502,9 +24509,9 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error 
     if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
     t->cfg = *cfg;
     t->cfg.self.begun = 1;
-    t->door.listen_fd = cfg->listen_fd;
+    t->acceptor.listen_fd = cfg->listen_fd;
     bad = ddp__resume_fill(t, err);
-    if (bad) t->door.listen_fd = -1; /* the caller still owns it */
+    if (bad) t->acceptor.listen_fd = -1; /* the caller still owns it */
     if (bad)
         ddp__resume_free(t);
     else
@@ -24704,8 +24711,8 @@ typedef struct ddp__meeting {
     const char *path;               /* file with the address of rank 0, or NULL */
     char why[420];                  /* why rank 0 has not answered yet */
     char named[DDP__MEETFILE_TEXT]; /* address in that file, of run c.self.run_id */
-    ddp__door door;
-    struct pollfd *polls; /* [2 x world + door.room + 1]: peers, legs, the door */
+    ddp__acceptor acceptor;
+    struct pollfd *polls; /* [2 x world + acceptor.room + 1]: peers, legs, the acceptor */
     ddp_error failed;     /* error caused by a caller, or DDP_OK */
     int *fd;              /* [world] */
     ddp__addr *where;     /* [world] listening addresses. On other ranks [0] is the address at which rank 0 is
@@ -24747,10 +24754,10 @@ DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_err
 DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp__hello *h,
                                    ddp_error *err);
 /* Logs a line about waiting "for WHAT MORE" if one is due, and polls once: until an event, the time-out or
- * the next line. Serves the door and, during mesh set-up, legs and peers. */
+ * the next line. Serves the acceptor and, during mesh set-up, legs and peers. */
 DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more, ddp_error *err);
 DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all ranks above this one */
-/* A ddp__door_fn: accepts the sender of a hello as a peer, or refuses it. user is the ddp__meeting. */
+/* A ddp__acceptor_fn: accepts the sender of a hello as a peer, or refuses it. user is the ddp__meeting. */
 DDP_LIB ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 
 /* The address file of rank 0, for ranks that share a directory but know no address: "host:port run-id\n". */
@@ -25132,7 +25139,7 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more
                       l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
         if (l->state != DDP__LEG_NONE && l->until < next) next = l->until;
     }
-    count = 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, &next);
+    count = 2 * m->r->world + ddp__acceptor_polls(&m->acceptor, legs + m->r->world, &next);
     (void)ddp__poll_until(m->polls, count, next);
     (void)ddp__meeting_over(m);
     now = ddp_now();
@@ -25145,9 +25152,9 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more
         if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd &&
             (peers[i].revents || ddp__stream_ready(tls, m->fd[i])))
             DDP__TRY(ddp__peer_serve(m, i, err));
-    ddp__door_serve(&m->door, now);
-    if (m->door.broken)
-        return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
+    ddp__acceptor_serve(&m->acceptor, now);
+    if (m->acceptor.broken)
+        return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->acceptor.broken));
     if (m->failed.code && err) *err = m->failed;
     return m->failed.code;
 }
@@ -25206,7 +25213,7 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
                              "after %.3g s %s %s not connected to %s: start the missing ranks, or raise "
                              "DREAMDDP_JOIN_TIMEOUT%s%s",
                              m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
-                             m->door.refused[0] ? "; last refused: " : "", m->door.refused);
+                             m->acceptor.refused[0] ? "; last refused: " : "", m->acceptor.refused);
         DDP__TRY(ddp__meeting_poll(m, text, "", err));
     }
     return DDP_OK;
@@ -25713,7 +25720,7 @@ static ddp_status ddp__listen(ddp__meeting *m, ddp__addr *a, const char *why, dd
 {
     char text[DDP__ADDR_TEXT], name[DDP__IFACE_TEXT];
 
-    if (m->door.listen_fd < 0) DDP__TRY(ddp__tcp_listen(a, &m->door.listen_fd, a, err));
+    if (m->acceptor.listen_fd < 0) DDP__TRY(ddp__tcp_listen(a, &m->acceptor.listen_fd, a, err));
     m->c.self.port = (uint32_t)ddp__addr_port(a);
     m->c.self.family = ddp__ip_pack(a, m->c.self.ip);
     ddp__iface_name(a, name);
@@ -25837,7 +25844,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
         return DDP_PEER_LOST;
     }
     snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
-    if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, err));
+    if (m->acceptor.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, err));
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
     if (!bad && ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0)
@@ -26056,10 +26063,10 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
 {
     const ddp__rendezvous *r = m->r;
 
-    if (m->door.listen_fd >= 0) {
-        if (ddp__fd_prepare(m->door.listen_fd) < 0 || ddp__addr_own(m->door.listen_fd, &list[0]) < 0)
-            return ddp__fail(err, DDP_ARG, "descriptor %d is not a listening socket: %s", m->door.listen_fd,
-                             strerror(errno));
+    if (m->acceptor.listen_fd >= 0) {
+        if (ddp__fd_prepare(m->acceptor.listen_fd) < 0 || ddp__addr_own(m->acceptor.listen_fd, &list[0]) < 0)
+            return ddp__fail(err, DDP_ARG, "descriptor %d is not a listening socket: %s",
+                             m->acceptor.listen_fd, strerror(errno));
         *count = 1;
     } else if (m->path) {
         if (!*m->path)
@@ -26112,9 +26119,9 @@ static int ddp__meeting_alloc(ddp__meeting *m)
 {
     size_t world = (size_t)m->c.world;
 
-    int door = ddp__door_open(&m->door, &m->c, ddp__meeting_decide, m);
+    int acceptor = ddp__acceptor_open(&m->acceptor, &m->c, ddp__meeting_decide, m);
 
-    m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);
+    m->polls = (struct pollfd *)ddp__calloc((size_t)m->acceptor.room + 1 + 2 * world, sizeof *m->polls);
     m->fd = (int *)ddp__calloc(world, sizeof *m->fd);
     m->where = (ddp__addr *)ddp__calloc(world, sizeof *m->where);
     m->table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
@@ -26122,7 +26129,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->relayed = (unsigned char *)ddp__calloc(world, 1);
     for (int i = 0; m->fd && i < m->c.world; i++) m->fd[i] = -1;
     for (int i = 0; m->leg && i < m->c.world; i++) m->leg[i].fd = -1;
-    return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed;
+    return acceptor && m->polls && m->fd && m->where && m->table && m->leg && m->relayed;
 }
 
 /* Frees everything that the wire does not own. */
@@ -26132,7 +26139,7 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
     for (int i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->c.tls, m->leg[i].fd);
     if (failed) ddp__relay_close(m->c.relay);
     ddp__pairs_close(&m->pairs);
-    ddp__door_close(&m->door);
+    ddp__acceptor_close(&m->acceptor);
     DDP_FREE(m->polls);
     DDP_FREE(m->fd);
     DDP_FREE(m->where);
@@ -26158,10 +26165,10 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     m->c.where = m->where;
     m->c.relayed = m->relayed;
     m->c.once = !r->resume;
-    m->c.listen_fd = r->resume ? m->door.listen_fd : -1;
+    m->c.listen_fd = r->resume ? m->acceptor.listen_fd : -1;
     m->c.self.world = (uint32_t)m->c.world;
     DDP__TRY(ddp__wire_tcp(&m->c, out, err));
-    if (r->resume) m->door.listen_fd = -1; /* the wire owns it now */
+    if (r->resume) m->acceptor.listen_fd = -1; /* the wire owns it now */
     return DDP_OK;
 }
 
@@ -26173,8 +26180,8 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
 
     memset(&m, 0, sizeof m);
     m.r = r;
-    m.door.listen_fd = rank == 0 ? r->wire.listen_fd : -1;
-    if (m.door.listen_fd < 0 && r->addr && !strncmp(r->addr, "file://", 7)) m.path = r->addr + 7;
+    m.acceptor.listen_fd = rank == 0 ? r->wire.listen_fd : -1;
+    if (m.acceptor.listen_fd < 0 && r->addr && !strncmp(r->addr, "file://", 7)) m.path = r->addr + 7;
     m.c = r->wire;
     m.c.world = ids;
     m.c.self.version = DDP__PROTOCOL;
@@ -26191,7 +26198,8 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
                         "rank %d of %d ranks is invalid: ranks count from 0, and a run has 1 to 4096", rank,
                         r->world);
     else if (ids > 1)
-        bad = ddp__fd_room(5 * ids + DDP__CALLERS + 16, ids + 16, err); /* including the callers of the door
+        bad =
+            ddp__fd_room(5 * ids + DDP__CALLERS + 16, ids + 16, err); /* including the callers of the acceptor
                                                                          * */
     if (!bad && !ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the rendezvous of %d ranks", r->world);
@@ -36662,7 +36670,7 @@ typedef struct ddp__join {
     int fd[DDP__JOIN_VISITORS]; /* of connections that are being served, or -1 */
     ddp__engine *engine;        /* NULL until it runs */
     ddp__join_layout layout;
-    ddp__addr door[DDP__JOIN_WORLD];
+    ddp__addr address[DDP__JOIN_WORLD];
     int id, ready; /* the joining worker that is being served, or -1. ready: it waits for the entry. */
     long turn;     /* number of joining workers that got an id here */
     int want_snap, snap_users;
@@ -36704,7 +36712,7 @@ DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err
 typedef struct ddp__join_place {
     int code, id, world, coordinator, min_world;
     uint64_t live;
-    ddp__addr door[DDP__JOIN_WORLD];
+    ddp__addr address[DDP__JOIN_WORLD];
 } ddp__join_place;
 
 typedef struct ddp__joiner { /* until it has joined */
@@ -36715,7 +36723,7 @@ typedef struct ddp__joiner { /* until it has joined */
     ddp__tls *tls;  /* its own session. The wire's session belongs to another thread once the engine runs. */
     double beat_at; /* when it next reports to the coordinator that it lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* addresses of members to ask */
-    int doors;
+    int addresses;
     unsigned resolved; /* a bit for each address of c.addr that is in `at` */
     ddp__join_place place;
     int donor;
@@ -36726,7 +36734,7 @@ typedef struct ddp__joiner { /* until it has joined */
 } ddp__joiner;
 
 /* Sends a request to a member. Returns a connection on which the n bytes of the reply have arrived, or -1. */
-DDP_LIB int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
+DDP_LIB int ddp__joiner_request(ddp__joiner *j, const ddp__addr *to, ddp__join_verb verb, int wanted,
                                 unsigned char *b, size_t n, double until, char *why);
 /* Finds the run and gets an id in it: place. *out must be closed also after an error. */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
@@ -36807,9 +36815,9 @@ static int ddp__place_answer(ddp__visit *v)
     }
     for (int r = 0; r < j->c.world; r++) {
         unsigned char *e = b + 512 + 24 * r;
-        if (!j->door[r].size) continue;
-        ddp__hello_put(e, ddp__ip_pack(&j->door[r], e + 8), 4);
-        ddp__hello_put(e + 4, (uint64_t)ddp__addr_port(&j->door[r]), 4);
+        if (!j->address[r].size) continue;
+        ddp__hello_put(e, ddp__ip_pack(&j->address[r], e + 8), 4);
+        ddp__hello_put(e + 4, (uint64_t)ddp__addr_port(&j->address[r]), 4);
     }
     pthread_mutex_unlock(&j->lock);
     says[0] = code;
@@ -37109,12 +37117,12 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
     j->id = -1;
     for (int i = 0; i < DDP__JOIN_VISITORS; i++) j->fd[i] = -1;
     for (int r = 0; r < c->world; r++)
-        if (!ddp__wire_tcp_where(wire, r, &j->door[r])) j->door[r].size = 0;
+        if (!ddp__wire_tcp_where(wire, r, &j->address[r])) j->address[r].size = 0;
     *out = j; /* even if it cannot serve: control data and entries concern all members */
-    if (!j->door[c->rank].size) return DDP_OK;
+    if (!j->address[c->rank].size) return DDP_OK;
     ddp__wire_tcp_visits(wire, ddp__visit_begin, j);
     ddp__log(&c->log, DDP_LOG_INFO, "rank %d: workers can join at %s", c->rank,
-             ddp__addr_text(&j->door[c->rank], text));
+             ddp__addr_text(&j->address[c->rank], text));
     return DDP_OK;
 }
 
@@ -37258,7 +37266,7 @@ static void ddp__join_attach(ddp__wire *w, int id, void *user)
 
     ddp__wire_tcp_attach(w, id);
     pthread_mutex_lock(&j->lock);
-    if (!ddp__wire_tcp_where(w, id, &j->door[id])) j->door[id].size = 0;
+    if (!ddp__wire_tcp_where(w, id, &j->address[id])) j->address[id].size = 0;
     pthread_mutex_unlock(&j->lock);
 }
 
@@ -37328,13 +37336,13 @@ static void ddp__joiner_beat(ddp__joiner *j)
 }
 
 /* Sets *why to the reason of a permanent rejection by a member. got: bytes of the reply. */
-static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, const unsigned char *b,
-                                size_t got, char *why)
+static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *to, const unsigned char *b, size_t got,
+                                char *why)
 {
     char name[DDP__ADDR_TEXT];
     ddp__hello h;
 
-    ddp__addr_text(door, name);
+    ddp__addr_text(to, name);
     if (got < DDP__HELLO_BYTES || !ddp__hello_parse(b, &h)) {
         if (!j->c.tls && ddp__stream_is_tls(b, got))
             snprintf(why, DDP__JOIN_TEXT,
@@ -37356,11 +37364,11 @@ static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, con
     }
 }
 
-int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
+int ddp__joiner_request(ddp__joiner *j, const ddp__addr *to, ddp__join_verb verb, int wanted,
                         unsigned char *b, size_t n, double until, char *why)
 {
     unsigned char out[DDP__HELLO_BYTES + DDP__JOIN_REQUEST] = {0}, *request = out + DDP__HELLO_BYTES;
-    int fd = ddp__joiner_dial(j, door, until, why);
+    int fd = ddp__joiner_dial(j, to, until, why);
     ddp__hello self;
     size_t got = 0;
 
@@ -37382,7 +37390,7 @@ int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb ve
             ddp__stream_recv_all(j->c.tls, fd, b, n, &got, ddp_now() + 5) == 0 && !ddp__hello_begins(b, 8))
             return fd;
     }
-    ddp__joiner_refused(j, door, b, got, why);
+    ddp__joiner_refused(j, to, b, got, why);
     ddp__stream_close(j->c.tls, fd);
     return -1;
 }
@@ -37398,8 +37406,8 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
     p->live = ddp__hello_get(b + 24, 8);
     for (int r = 0; r < DDP__JOIN_WORLD; r++) {
         const unsigned char *e = b + 512 + 24 * r;
-        if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 4), e + 8, &p->door[r])) continue;
-        ddp__addr_set_port(&p->door[r], (int)(ddp__hello_get(e + 4, 4) & 65535));
+        if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 4), e + 8, &p->address[r])) continue;
+        ddp__addr_set_port(&p->address[r], (int)(ddp__hello_get(e + 4, 4) & 65535));
     }
     if (p->world < 2 || p->world > DDP__JOIN_WORLD || p->coordinator < 0 || p->coordinator >= p->world ||
         p->min_world < 1 || (p->code == DDP__JOIN_OK && (p->id < 0 || p->id >= p->world)))
@@ -37407,10 +37415,10 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
 }
 
 /* Asks a member for an id, and then the coordinator that it names. */
-static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, double until, char *why)
+static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *to, int wanted, double until, char *why)
 {
     unsigned char b[DDP__JOIN_PLACE];
-    ddp__addr at = *door;
+    ddp__addr at = *to;
 
     for (int turn = 0; turn < 3 && at.size; turn++) {
         double limit = ddp_now() + 5 < until ? ddp_now() + 5 : until;
@@ -37419,24 +37427,24 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
         ddp__place_read(b, &j->place);
         if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
             j->fd = fd;
-            j->place.door[j->place.coordinator] = at; /* a coordinator with NAT does not know its public
+            j->place.address[j->place.coordinator] = at; /* a coordinator with NAT does not know its public
                                                          address */
-            for (int r = 0; r < j->place.world; r++)  /* members to ask first, if the coordinator is lost */
-                if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
-                    j->at[j->doors++] = j->place.door[r];
+            for (int r = 0; r < j->place.world; r++) /* members to ask first, if the coordinator is lost */
+                if (j->place.live >> r & 1 && j->place.address[r].size && j->addresses < DDP__JOIN_WORLD)
+                    j->at[j->addresses++] = j->place.address[r];
             return DDP__JOIN_OK;
         }
         ddp__stream_close(j->c.tls, fd);
         if (j->place.code == DDP__JOIN_OK) return DDP__JOIN_LATER;
         if (j->place.code != DDP__JOIN_ELSEWHERE) return j->place.code;
-        at = j->place.door[j->place.coordinator];
+        at = j->place.address[j->place.coordinator];
     }
     return DDP__JOIN_LATER;
 }
 
 /* Resolves the addresses of --addr, separated by commas, that have not been resolved: a name may appear
  * later. unresolved: the error of the last one that failed, or "". */
-static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error *err)
+static ddp_status ddp__joiner_addresses(ddp__joiner *j, char *unresolved, ddp_error *err)
 {
     const char *s = j->c.addr ? j->c.addr : "127.0.0.1";
     char one[300], text[DDP__ADDR_TEXT];
@@ -37450,19 +37458,19 @@ static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error 
         snprintf(one, sizeof one, "%.*s", (int)n, s);
         s += n + (s[n] == ',');
         if (j->resolved & bit) continue;
-        bad = ddp__addr_parse(one, &j->at[j->doors], 1, &count, &local);
+        bad = ddp__addr_parse(one, &j->at[j->addresses], 1, &count, &local);
         if (bad == DDP_NET) {
             snprintf(unresolved, DDP__JOIN_TEXT, "%.290s", local.msg);
             continue;
         }
         if (bad) return ddp__fail(err, bad, "%s", local.msg);
-        if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->doors]))
+        if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->addresses]))
             return ddp__fail(err, DDP_ARG,
                              "%s is not a loopback address: use --tls-psk, or --insecure if the network "
                              "can be trusted",
-                             ddp__addr_text(&j->at[j->doors], text));
+                             ddp__addr_text(&j->at[j->addresses], text));
         j->resolved |= bit;
-        j->doors += count;
+        j->addresses += count;
     }
     return DDP_OK;
 }
@@ -37471,14 +37479,14 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
 {
     const char *addr = j->c.addr ? j->c.addr : "127.0.0.1";
     char why[DDP__JOIN_TEXT] = "", unresolved[DDP__JOIN_TEXT] = "";
-    int code = DDP__JOIN_LATER, doors, connected = 0;
+    int code = DDP__JOIN_LATER, addresses, connected = 0;
 
     for (;;) {
         /* a look-up may block for seconds: skip it while another address leads to a member */
-        if (!connected) DDP__TRY(ddp__joiner_doors(j, unresolved, err));
-        doors = j->doors;
+        if (!connected) DDP__TRY(ddp__joiner_addresses(j, unresolved, err));
+        addresses = j->addresses;
         connected = 0;
-        for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++) {
+        for (int i = 0; i < addresses && code != DDP__JOIN_OK && ddp_now() < until; i++) {
             code = ddp__joiner_ask(j, &j->at[i], wanted, until, why);
             connected |= j->connected;
         }
@@ -37487,7 +37495,7 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
         if (ddp_now() >= until) break;
         ddp__sleep_until(ddp_now() + 0.2);
     }
-    if (!doors && unresolved[0])
+    if (!addresses && unresolved[0])
         return ddp__fail(err, DDP_TIMEOUT,
                          "%s, after retries for %.3g s; check the name, or raise "
                          "DREAMDDP_CONNECT_TIMEOUT if it appears later",
@@ -37673,7 +37681,7 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     ddp_safetensors *f;
 
     for (int tries = 1; code == DDP_PEER_LOST && ddp_now() < until; tries++) {
-        const int fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
+        const int fd = ddp__joiner_request(j, &j->place.address[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
                                            ddp_now() + j->c.op_timeout_s, why);
         if (fd >= 0) code = ddp__clone_stream(j, s, fd, b, err);
         ddp__stream_close(j->c.tls, fd);
@@ -37728,7 +37736,7 @@ static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, doub
     const int relay = j->place.coordinator;
     unsigned char b[DDP__HELLO_BYTES];
     char why[DDP__JOIN_TEXT], name[DDP__STREAM_NAME], text[DDP__STREAM_TEXT];
-    const int fd = ddp__joiner_dial(j, &j->place.door[relay], until, why);
+    const int fd = ddp__joiner_dial(j, &j->place.address[relay], until, why);
     ddp__hello h;
     int id;
 
@@ -37748,11 +37756,11 @@ static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, doub
 static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, double until,
                              unsigned char *relayed)
 {
-    const ddp__addr *door = &j->place.door[r];
+    const ddp__addr *to = &j->place.address[r];
     char why[DDP__JOIN_TEXT], at[DDP__ADDR_TEXT];
     int fd = -1;
 
-    if (door->size && !(j->unreached >> r & 1)) fd = ddp__joiner_dial(j, door, until, why);
+    if (to->size && !(j->unreached >> r & 1)) fd = ddp__joiner_dial(j, to, until, why);
     /* behind two NATs with the same private addresses another program may reply */
     if (fd >= 0 && ddp__entry_greet(j, self, fd, r, fmin(until, ddp_now() + ddp__direct_limit)) == 0)
         return fd;
@@ -37762,8 +37770,7 @@ static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, doub
     ddp__log(&j->c.log, DDP_LOG_WARN,
              "rank %d cannot connect to rank %d at %s: rank %d relays between them, which is slower than a "
              "direct connection",
-             j->place.id, r, door->size ? ddp__addr_text(door, at) : "an unknown address",
-             j->place.coordinator);
+             j->place.id, r, to->size ? ddp__addr_text(to, at) : "an unknown address", j->place.coordinator);
     *relayed = 1;
     fd = ddp__joiner_relay(j, self, r, until);
     if (fd < 0 || ddp__entry_greet(j, self, fd, r, until) == 0) return fd;
@@ -37815,7 +37822,7 @@ static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *
     c.world = j->place.world;
     c.fds = fds;
     c.listen_fd = -1;
-    c.where = j->place.door;
+    c.where = j->place.address;
     c.relayed = relayed;
     c.relay_rank = j->place.coordinator;
     c.tls = j->c.tls;
@@ -37947,8 +37954,8 @@ static int ddp__rest_request(ddp__rest *r)
     unsigned char b[DDP__JOIN_CLONE];
     char why[DDP__JOIN_TEXT] = "";
     int moved = 0;
-    const int fd = ddp__joiner_request(&r->j, &r->j.place.door[r->j.donor], DDP__JOIN_REST, -1, b, sizeof b,
-                                       ddp_now() + (double)DDP__REST_REPLY_S, why);
+    const int fd = ddp__joiner_request(&r->j, &r->j.place.address[r->j.donor], DDP__JOIN_REST, -1, b,
+                                       sizeof b, ddp_now() + (double)DDP__REST_REPLY_S, why);
 
     if (fd < 0) return 0;
     if (ddp__hello_get(b, 8) == r->j.number && ddp__hello_get(b + 8, 8) == r->bytes &&
@@ -37972,7 +37979,7 @@ static void *ddp__rest_main(void *arg)
             ddp__sleep_until(ddp_now() + 0.05);
         }
         for (r->j.donor = DDP__JOIN_WORLD - 1; r->j.donor > 0 && !(left >> r->j.donor & 1);) r->j.donor--;
-        if (r->j.place.door[r->j.donor].size && ddp__rest_request(r))
+        if (r->j.place.address[r->j.donor].size && ddp__rest_request(r))
             moved_at = ddp_now();
         else
             left &= ~ddp__bit(r->j.donor);

@@ -188,7 +188,7 @@
 #include "wire/hello.c"
 #include "wire/tls.c"
 #include "wire/tls_keys.c"
-#include "wire/door.c"
+#include "wire/acceptor.c"
 #include "wire/relay.c"
 #include "wire/replay.c"
 #include "wire/callback.c"

@@ -61,9 +61,9 @@ static int ddp__place_answer(ddp__visit *v)
     }
     for (int r = 0; r < j->c.world; r++) {
         unsigned char *e = b + 512 + 24 * r;
-        if (!j->door[r].size) continue;
-        ddp__hello_put(e, ddp__ip_pack(&j->door[r], e + 8), 4);
-        ddp__hello_put(e + 4, (uint64_t)ddp__addr_port(&j->door[r]), 4);
+        if (!j->address[r].size) continue;
+        ddp__hello_put(e, ddp__ip_pack(&j->address[r], e + 8), 4);
+        ddp__hello_put(e + 4, (uint64_t)ddp__addr_port(&j->address[r]), 4);
     }
     pthread_mutex_unlock(&j->lock);
     says[0] = code;
@@ -363,12 +363,12 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
     j->id = -1;
     for (int i = 0; i < DDP__JOIN_VISITORS; i++) j->fd[i] = -1;
     for (int r = 0; r < c->world; r++)
-        if (!ddp__wire_tcp_where(wire, r, &j->door[r])) j->door[r].size = 0;
+        if (!ddp__wire_tcp_where(wire, r, &j->address[r])) j->address[r].size = 0;
     *out = j; /* even if it cannot serve: control data and entries concern all members */
-    if (!j->door[c->rank].size) return DDP_OK;
+    if (!j->address[c->rank].size) return DDP_OK;
     ddp__wire_tcp_visits(wire, ddp__visit_begin, j);
     ddp__log(&c->log, DDP_LOG_INFO, "rank %d: workers can join at %s", c->rank,
-             ddp__addr_text(&j->door[c->rank], text));
+             ddp__addr_text(&j->address[c->rank], text));
     return DDP_OK;
 }
 
@@ -512,7 +512,7 @@ static void ddp__join_attach(ddp__wire *w, int id, void *user)
 
     ddp__wire_tcp_attach(w, id);
     pthread_mutex_lock(&j->lock);
-    if (!ddp__wire_tcp_where(w, id, &j->door[id])) j->door[id].size = 0;
+    if (!ddp__wire_tcp_where(w, id, &j->address[id])) j->address[id].size = 0;
     pthread_mutex_unlock(&j->lock);
 }
 

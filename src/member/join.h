@@ -101,7 +101,7 @@ typedef struct ddp__join {
     int fd[DDP__JOIN_VISITORS]; /* of connections that are being served, or -1 */
     ddp__engine *engine;        /* NULL until it runs */
     ddp__join_layout layout;
-    ddp__addr door[DDP__JOIN_WORLD];
+    ddp__addr address[DDP__JOIN_WORLD];
     int id, ready; /* the joining worker that is being served, or -1. ready: it waits for the entry. */
     long turn;     /* number of joining workers that got an id here */
     int want_snap, snap_users;
@@ -143,7 +143,7 @@ DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err
 typedef struct ddp__join_place {
     int code, id, world, coordinator, min_world;
     uint64_t live;
-    ddp__addr door[DDP__JOIN_WORLD];
+    ddp__addr address[DDP__JOIN_WORLD];
 } ddp__join_place;
 
 typedef struct ddp__joiner { /* until it has joined */
@@ -154,7 +154,7 @@ typedef struct ddp__joiner { /* until it has joined */
     ddp__tls *tls;  /* its own session. The wire's session belongs to another thread once the engine runs. */
     double beat_at; /* when it next reports to the coordinator that it lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* addresses of members to ask */
-    int doors;
+    int addresses;
     unsigned resolved; /* a bit for each address of c.addr that is in `at` */
     ddp__join_place place;
     int donor;
@@ -165,7 +165,7 @@ typedef struct ddp__joiner { /* until it has joined */
 } ddp__joiner;
 
 /* Sends a request to a member. Returns a connection on which the n bytes of the reply have arrived, or -1. */
-DDP_LIB int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
+DDP_LIB int ddp__joiner_request(ddp__joiner *j, const ddp__addr *to, ddp__join_verb verb, int wanted,
                                 unsigned char *b, size_t n, double until, char *why);
 /* Finds the run and gets an id in it: place. *out must be closed also after an error. */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);

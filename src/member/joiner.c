@@ -43,13 +43,13 @@ static void ddp__joiner_beat(ddp__joiner *j)
 }
 
 /* Sets *why to the reason of a permanent rejection by a member. got: bytes of the reply. */
-static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, const unsigned char *b,
-                                size_t got, char *why)
+static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *to, const unsigned char *b, size_t got,
+                                char *why)
 {
     char name[DDP__ADDR_TEXT];
     ddp__hello h;
 
-    ddp__addr_text(door, name);
+    ddp__addr_text(to, name);
     if (got < DDP__HELLO_BYTES || !ddp__hello_parse(b, &h)) {
         if (!j->c.tls && ddp__stream_is_tls(b, got))
             snprintf(why, DDP__JOIN_TEXT,
@@ -71,11 +71,11 @@ static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, con
     }
 }
 
-int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
+int ddp__joiner_request(ddp__joiner *j, const ddp__addr *to, ddp__join_verb verb, int wanted,
                         unsigned char *b, size_t n, double until, char *why)
 {
     unsigned char out[DDP__HELLO_BYTES + DDP__JOIN_REQUEST] = {0}, *request = out + DDP__HELLO_BYTES;
-    int fd = ddp__joiner_dial(j, door, until, why);
+    int fd = ddp__joiner_dial(j, to, until, why);
     ddp__hello self;
     size_t got = 0;
 
@@ -97,7 +97,7 @@ int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb ve
             ddp__stream_recv_all(j->c.tls, fd, b, n, &got, ddp_now() + 5) == 0 && !ddp__hello_begins(b, 8))
             return fd;
     }
-    ddp__joiner_refused(j, door, b, got, why);
+    ddp__joiner_refused(j, to, b, got, why);
     ddp__stream_close(j->c.tls, fd);
     return -1;
 }
@@ -113,8 +113,8 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
     p->live = ddp__hello_get(b + 24, 8);
     for (int r = 0; r < DDP__JOIN_WORLD; r++) {
         const unsigned char *e = b + 512 + 24 * r;
-        if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 4), e + 8, &p->door[r])) continue;
-        ddp__addr_set_port(&p->door[r], (int)(ddp__hello_get(e + 4, 4) & 65535));
+        if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 4), e + 8, &p->address[r])) continue;
+        ddp__addr_set_port(&p->address[r], (int)(ddp__hello_get(e + 4, 4) & 65535));
     }
     if (p->world < 2 || p->world > DDP__JOIN_WORLD || p->coordinator < 0 || p->coordinator >= p->world ||
         p->min_world < 1 || (p->code == DDP__JOIN_OK && (p->id < 0 || p->id >= p->world)))
@@ -122,10 +122,10 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
 }
 
 /* Asks a member for an id, and then the coordinator that it names. */
-static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, double until, char *why)
+static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *to, int wanted, double until, char *why)
 {
     unsigned char b[DDP__JOIN_PLACE];
-    ddp__addr at = *door;
+    ddp__addr at = *to;
 
     for (int turn = 0; turn < 3 && at.size; turn++) {
         double limit = ddp_now() + 5 < until ? ddp_now() + 5 : until;
@@ -134,24 +134,24 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
         ddp__place_read(b, &j->place);
         if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
             j->fd = fd;
-            j->place.door[j->place.coordinator] = at; /* a coordinator with NAT does not know its public
+            j->place.address[j->place.coordinator] = at; /* a coordinator with NAT does not know its public
                                                          address */
-            for (int r = 0; r < j->place.world; r++)  /* members to ask first, if the coordinator is lost */
-                if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
-                    j->at[j->doors++] = j->place.door[r];
+            for (int r = 0; r < j->place.world; r++) /* members to ask first, if the coordinator is lost */
+                if (j->place.live >> r & 1 && j->place.address[r].size && j->addresses < DDP__JOIN_WORLD)
+                    j->at[j->addresses++] = j->place.address[r];
             return DDP__JOIN_OK;
         }
         ddp__stream_close(j->c.tls, fd);
         if (j->place.code == DDP__JOIN_OK) return DDP__JOIN_LATER;
         if (j->place.code != DDP__JOIN_ELSEWHERE) return j->place.code;
-        at = j->place.door[j->place.coordinator];
+        at = j->place.address[j->place.coordinator];
     }
     return DDP__JOIN_LATER;
 }
 
 /* Resolves the addresses of --addr, separated by commas, that have not been resolved: a name may appear
  * later. unresolved: the error of the last one that failed, or "". */
-static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error *err)
+static ddp_status ddp__joiner_addresses(ddp__joiner *j, char *unresolved, ddp_error *err)
 {
     const char *s = j->c.addr ? j->c.addr : "127.0.0.1";
     char one[300], text[DDP__ADDR_TEXT];
@@ -165,19 +165,19 @@ static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error 
         snprintf(one, sizeof one, "%.*s", (int)n, s);
         s += n + (s[n] == ',');
         if (j->resolved & bit) continue;
-        bad = ddp__addr_parse(one, &j->at[j->doors], 1, &count, &local);
+        bad = ddp__addr_parse(one, &j->at[j->addresses], 1, &count, &local);
         if (bad == DDP_NET) {
             snprintf(unresolved, DDP__JOIN_TEXT, "%.290s", local.msg);
             continue;
         }
         if (bad) return ddp__fail(err, bad, "%s", local.msg);
-        if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->doors]))
+        if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->addresses]))
             return ddp__fail(err, DDP_ARG,
                              "%s is not a loopback address: use --tls-psk, or --insecure if the network "
                              "can be trusted",
-                             ddp__addr_text(&j->at[j->doors], text));
+                             ddp__addr_text(&j->at[j->addresses], text));
         j->resolved |= bit;
-        j->doors += count;
+        j->addresses += count;
     }
     return DDP_OK;
 }
@@ -186,14 +186,14 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
 {
     const char *addr = j->c.addr ? j->c.addr : "127.0.0.1";
     char why[DDP__JOIN_TEXT] = "", unresolved[DDP__JOIN_TEXT] = "";
-    int code = DDP__JOIN_LATER, doors, connected = 0;
+    int code = DDP__JOIN_LATER, addresses, connected = 0;
 
     for (;;) {
         /* a look-up may block for seconds: skip it while another address leads to a member */
-        if (!connected) DDP__TRY(ddp__joiner_doors(j, unresolved, err));
-        doors = j->doors;
+        if (!connected) DDP__TRY(ddp__joiner_addresses(j, unresolved, err));
+        addresses = j->addresses;
         connected = 0;
-        for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++) {
+        for (int i = 0; i < addresses && code != DDP__JOIN_OK && ddp_now() < until; i++) {
             code = ddp__joiner_ask(j, &j->at[i], wanted, until, why);
             connected |= j->connected;
         }
@@ -202,7 +202,7 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
         if (ddp_now() >= until) break;
         ddp__sleep_until(ddp_now() + 0.2);
     }
-    if (!doors && unresolved[0])
+    if (!addresses && unresolved[0])
         return ddp__fail(err, DDP_TIMEOUT,
                          "%s, after retries for %.3g s; check the name, or raise "
                          "DREAMDDP_CONNECT_TIMEOUT if it appears later",
@@ -388,7 +388,7 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     ddp_safetensors *f;
 
     for (int tries = 1; code == DDP_PEER_LOST && ddp_now() < until; tries++) {
-        const int fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
+        const int fd = ddp__joiner_request(j, &j->place.address[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
                                            ddp_now() + j->c.op_timeout_s, why);
         if (fd >= 0) code = ddp__clone_stream(j, s, fd, b, err);
         ddp__stream_close(j->c.tls, fd);
@@ -443,7 +443,7 @@ static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, doub
     const int relay = j->place.coordinator;
     unsigned char b[DDP__HELLO_BYTES];
     char why[DDP__JOIN_TEXT], name[DDP__STREAM_NAME], text[DDP__STREAM_TEXT];
-    const int fd = ddp__joiner_dial(j, &j->place.door[relay], until, why);
+    const int fd = ddp__joiner_dial(j, &j->place.address[relay], until, why);
     ddp__hello h;
     int id;
 
@@ -463,11 +463,11 @@ static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, doub
 static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, double until,
                              unsigned char *relayed)
 {
-    const ddp__addr *door = &j->place.door[r];
+    const ddp__addr *to = &j->place.address[r];
     char why[DDP__JOIN_TEXT], at[DDP__ADDR_TEXT];
     int fd = -1;
 
-    if (door->size && !(j->unreached >> r & 1)) fd = ddp__joiner_dial(j, door, until, why);
+    if (to->size && !(j->unreached >> r & 1)) fd = ddp__joiner_dial(j, to, until, why);
     /* behind two NATs with the same private addresses another program may reply */
     if (fd >= 0 && ddp__entry_greet(j, self, fd, r, fmin(until, ddp_now() + ddp__direct_limit)) == 0)
         return fd;
@@ -477,8 +477,7 @@ static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, doub
     ddp__log(&j->c.log, DDP_LOG_WARN,
              "rank %d cannot connect to rank %d at %s: rank %d relays between them, which is slower than a "
              "direct connection",
-             j->place.id, r, door->size ? ddp__addr_text(door, at) : "an unknown address",
-             j->place.coordinator);
+             j->place.id, r, to->size ? ddp__addr_text(to, at) : "an unknown address", j->place.coordinator);
     *relayed = 1;
     fd = ddp__joiner_relay(j, self, r, until);
     if (fd < 0 || ddp__entry_greet(j, self, fd, r, until) == 0) return fd;
@@ -530,7 +529,7 @@ static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *
     c.world = j->place.world;
     c.fds = fds;
     c.listen_fd = -1;
-    c.where = j->place.door;
+    c.where = j->place.address;
     c.relayed = relayed;
     c.relay_rank = j->place.coordinator;
     c.tls = j->c.tls;

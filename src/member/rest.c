@@ -65,8 +65,8 @@ static int ddp__rest_request(ddp__rest *r)
     unsigned char b[DDP__JOIN_CLONE];
     char why[DDP__JOIN_TEXT] = "";
     int moved = 0;
-    const int fd = ddp__joiner_request(&r->j, &r->j.place.door[r->j.donor], DDP__JOIN_REST, -1, b, sizeof b,
-                                       ddp_now() + (double)DDP__REST_REPLY_S, why);
+    const int fd = ddp__joiner_request(&r->j, &r->j.place.address[r->j.donor], DDP__JOIN_REST, -1, b,
+                                       sizeof b, ddp_now() + (double)DDP__REST_REPLY_S, why);
 
     if (fd < 0) return 0;
     if (ddp__hello_get(b, 8) == r->j.number && ddp__hello_get(b + 8, 8) == r->bytes &&
@@ -90,7 +90,7 @@ static void *ddp__rest_main(void *arg)
             ddp__sleep_until(ddp_now() + 0.05);
         }
         for (r->j.donor = DDP__JOIN_WORLD - 1; r->j.donor > 0 && !(left >> r->j.donor & 1);) r->j.donor--;
-        if (r->j.place.door[r->j.donor].size && ddp__rest_request(r))
+        if (r->j.place.address[r->j.donor].size && ddp__rest_request(r))
             moved_at = ddp_now();
         else
             left &= ~ddp__bit(r->j.donor);

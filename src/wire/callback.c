@@ -86,7 +86,7 @@ static int ddp__call_answer(ddp__resume_wire *t, ddp__way *p)
     p->call_fd = -1;
     p->call_state = DDP__LINK_NONE;
     t->away--;
-    ddp__door_adopt(&t->door, fd, p->call_via);
+    ddp__acceptor_adopt(&t->acceptor, fd, p->call_via);
     return 0;
 }
 

@@ -192,7 +192,7 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more
                       l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
         if (l->state != DDP__LEG_NONE && l->until < next) next = l->until;
     }
-    count = 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, &next);
+    count = 2 * m->r->world + ddp__acceptor_polls(&m->acceptor, legs + m->r->world, &next);
     (void)ddp__poll_until(m->polls, count, next);
     (void)ddp__meeting_over(m);
     now = ddp_now();
@@ -205,9 +205,9 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more
         if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd &&
             (peers[i].revents || ddp__stream_ready(tls, m->fd[i])))
             DDP__TRY(ddp__peer_serve(m, i, err));
-    ddp__door_serve(&m->door, now);
-    if (m->door.broken)
-        return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
+    ddp__acceptor_serve(&m->acceptor, now);
+    if (m->acceptor.broken)
+        return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->acceptor.broken));
     if (m->failed.code && err) *err = m->failed;
     return m->failed.code;
 }
@@ -266,7 +266,7 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
                              "after %.3g s %s %s not connected to %s: start the missing ranks, or raise "
                              "DREAMDDP_JOIN_TIMEOUT%s%s",
                              m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
-                             m->door.refused[0] ? "; last refused: " : "", m->door.refused);
+                             m->acceptor.refused[0] ? "; last refused: " : "", m->acceptor.refused);
         DDP__TRY(ddp__meeting_poll(m, text, "", err));
     }
     return DDP_OK;

@@ -10,7 +10,7 @@
  * Every frame has 64 bytes, little-endian. Only the table is followed by 24 bytes per rank. */
 #pragma once
 
-#include "wire/door.h"
+#include "wire/acceptor.h"
 
 #define DDP__ENTRY_BYTES  24
 #define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair uses rank 0 as relay */
@@ -50,8 +50,8 @@ typedef struct ddp__meeting {
     const char *path;               /* file with the address of rank 0, or NULL */
     char why[420];                  /* why rank 0 has not answered yet */
     char named[DDP__MEETFILE_TEXT]; /* address in that file, of run c.self.run_id */
-    ddp__door door;
-    struct pollfd *polls; /* [2 x world + door.room + 1]: peers, legs, the door */
+    ddp__acceptor acceptor;
+    struct pollfd *polls; /* [2 x world + acceptor.room + 1]: peers, legs, the acceptor */
     ddp_error failed;     /* error caused by a caller, or DDP_OK */
     int *fd;              /* [world] */
     ddp__addr *where;     /* [world] listening addresses. On other ranks [0] is the address at which rank 0 is
@@ -93,10 +93,10 @@ DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_err
 DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp__hello *h,
                                    ddp_error *err);
 /* Logs a line about waiting "for WHAT MORE" if one is due, and polls once: until an event, the time-out or
- * the next line. Serves the door and, during mesh set-up, legs and peers. */
+ * the next line. Serves the acceptor and, during mesh set-up, legs and peers. */
 DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more, ddp_error *err);
 DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all ranks above this one */
-/* A ddp__door_fn: accepts the sender of a hello as a peer, or refuses it. user is the ddp__meeting. */
+/* A ddp__acceptor_fn: accepts the sender of a hello as a peer, or refuses it. user is the ddp__meeting. */
 DDP_LIB ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 
 /* The address file of rank 0, for ranks that share a directory but know no address: "host:port run-id\n". */

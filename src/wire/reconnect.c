@@ -218,7 +218,7 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
                 ddp__poll_set(&t->polls[i], p->call_fd, ddp__call_events(t, p));
         }
         t->polls[w->world].revents = 0;
-        count = first + ddp__door_polls(&t->door, t->polls + first, &next);
+        count = first + ddp__acceptor_polls(&t->acceptor, t->polls + first, &next);
         (void)ddp__poll_until(t->polls, count, next);
         if (t->polls[w->world].revents) {
             ddp__waker_drain(&t->bell);
@@ -232,7 +232,7 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
             ddp__way_flush(t, p); /* TLS may wait for POLLIN */
             if (p->state == DDP__LINK_LIVE && (!want_recv || want_recv[i])) called |= ddp__way_to_data(t, p);
         }
-        for (i = first; i < count; i++) t->knocked |= t->polls[i].revents;
+        for (i = first; i < count; i++) t->incoming |= t->polls[i].revents;
         if (until >= 0 && ddp_now() >= until) called = 1;
     }
 }
@@ -244,7 +244,7 @@ static void ddp__resume_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__resume_wire
 static void ddp__resume_free(ddp__resume_wire *t)
 {
     ddp__waker_close(&t->bell);
-    ddp__door_close(&t->door);
+    ddp__acceptor_close(&t->acceptor);
     ddp__pairs_close(&t->pairs);
     DDP_FREE(t->polls);
     DDP_FREE(t->rings);
@@ -301,7 +301,7 @@ static void ddp__resume_disown(ddp__wire *w)
         ddp__fd_close(&t->way[i].newcomer_fd);
         ddp__fd_close(&t->way[i].call_fd);
     }
-    ddp__door_disown(&t->door);
+    ddp__acceptor_disown(&t->acceptor);
     for (int i = 0; i < ddp__count(t->pairs.pair); i++)
         for (int k = 0; k < 2; k++) ddp__fd_close(&t->pairs.pair[i].fd[k]);
     ddp__relay_disown(t->cfg.relay);
@@ -407,11 +407,11 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
     if (!ddp__wire_init(&t->base, &ddp__tcp_table, c->rank, c->world) ||
-        !ddp__door_open(&t->door, c, ddp__knock, t))
+        !ddp__acceptor_open(&t->acceptor, c, ddp__decide_caller, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     t->base.disown = ddp__resume_disown;
-    t->door.knows = ddp__knows;
-    t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
+    t->acceptor.knows = ddp__knows;
+    t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->acceptor.room, sizeof *t->polls);
     t->base.relays = (int *)ddp__calloc(world, sizeof *t->base.relays);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* the memory is not touched yet */
     if (!t->way || !t->polls || !t->base.relays || !t->rings)
@@ -444,9 +444,9 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error 
     if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
     t->cfg = *cfg;
     t->cfg.self.begun = 1;
-    t->door.listen_fd = cfg->listen_fd;
+    t->acceptor.listen_fd = cfg->listen_fd;
     bad = ddp__resume_fill(t, err);
-    if (bad) t->door.listen_fd = -1; /* the caller still owns it */
+    if (bad) t->acceptor.listen_fd = -1; /* the caller still owns it */
     if (bad)
         ddp__resume_free(t);
     else

@@ -74,7 +74,7 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
 /* ---- joining workers ---- */
 
 /* A request of a joining worker. Only a caller whose certificate allows it to join gets an answer. */
-static ddp__refusal ddp__knock_ask(ddp__resume_wire *t, int fd, char *why)
+static ddp__refusal ddp__decide_ask(ddp__resume_wire *t, int fd, char *why)
 {
     char name[DDP__STREAM_NAME];
     int only;
@@ -84,7 +84,8 @@ static ddp__refusal ddp__knock_ask(ddp__resume_wire *t, int fd, char *why)
     return t->visit(t->visit_user, t->cfg.tls, fd, only) ? DDP__WELCOME : DDP__REFUSE_MUTE;
 }
 
-static ddp__refusal ddp__knock_join(ddp__resume_wire *t, const ddp__caller *c, const ddp__hello *h, char *why)
+static ddp__refusal ddp__decide_join(ddp__resume_wire *t, const ddp__caller *c, const ddp__hello *h,
+                                     char *why)
 {
     ddp__way *p = &t->way[h->rank];
     char name[DDP__STREAM_NAME];
@@ -119,7 +120,7 @@ int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out)
 
     *out = t->way[rank].where;
     if (rank != w->rank) return out->size != 0;
-    return t->door.listen_fd >= 0 && ddp__addr_own(t->door.listen_fd, out) == 0;
+    return t->acceptor.listen_fd >= 0 && ddp__addr_own(t->acceptor.listen_fd, out) == 0;
 }
 
 /* ---- the lower rank is dialled ---- */
@@ -132,7 +133,7 @@ static void ddp__call_send(ddp__resume_wire *t, int to, int id)
 }
 
 /* A rank, or a joining worker, requests a connection to another rank, and waits for that rank. */
-static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, char *why)
+static ddp__refusal ddp__decide_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, char *why)
 {
     const int joins = t->way[h->rank].state == DDP__LINK_ENDED;
     char name[DDP__STREAM_NAME];
@@ -169,15 +170,15 @@ int ddp__knows(void *user, const ddp__addr *from)
     return 0;
 }
 
-ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
+ddp__refusal ddp__decide_caller(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)user;
     unsigned char b[DDP__HELLO_BYTES];
     ddp__way *p;
 
-    if (h->kind == DDP__RELAY) return ddp__knock_relay(t, c->fd, h, why);
-    if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, c->fd, why);
-    if (h->kind == DDP__JOIN_MESH) return ddp__knock_join(t, c, h, why);
+    if (h->kind == DDP__RELAY) return ddp__decide_relay(t, c->fd, h, why);
+    if (h->kind == DDP__JOIN_ASK) return ddp__decide_ask(t, c->fd, why);
+    if (h->kind == DDP__JOIN_MESH) return ddp__decide_join(t, c, h, why);
     p = &t->way[h->rank];
     if (h->kind != DDP__RESUME) return DDP__REFUSE_RANK;
     if (ddp__way_dials(t, p)) return DDP__REFUSE_RANK;
@@ -445,11 +446,11 @@ double ddp__resume_tick(ddp__resume_wire *t, double now)
     double next = now + 3600;
 
     t->ticked = now;
-    if (t->knocked || ((t->away || t->door.inside) && now >= t->served + 0.005)) {
-        ddp__door_serve(&t->door, now);
+    if (t->incoming || ((t->away || t->acceptor.inside) && now >= t->served + 0.005)) {
+        ddp__acceptor_serve(&t->acceptor, now);
         t->served = now;
     }
-    t->knocked = 0;
+    t->incoming = 0;
     for (int i = 0; i < t->base.world; i++) {
         double due = ddp__way_tick(t, &t->way[i], now);
         if (t->way[i].call_state != DDP__LINK_NONE) due = fmin(due, ddp__call_tick(t, &t->way[i], now));

@@ -26,7 +26,7 @@ static ddp_status ddp__listen(ddp__meeting *m, ddp__addr *a, const char *why, dd
 {
     char text[DDP__ADDR_TEXT], name[DDP__IFACE_TEXT];
 
-    if (m->door.listen_fd < 0) DDP__TRY(ddp__tcp_listen(a, &m->door.listen_fd, a, err));
+    if (m->acceptor.listen_fd < 0) DDP__TRY(ddp__tcp_listen(a, &m->acceptor.listen_fd, a, err));
     m->c.self.port = (uint32_t)ddp__addr_port(a);
     m->c.self.family = ddp__ip_pack(a, m->c.self.ip);
     ddp__iface_name(a, name);
@@ -150,7 +150,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
         return DDP_PEER_LOST;
     }
     snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
-    if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, err));
+    if (m->acceptor.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, err));
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
     if (!bad && ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0)
@@ -369,10 +369,10 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
 {
     const ddp__rendezvous *r = m->r;
 
-    if (m->door.listen_fd >= 0) {
-        if (ddp__fd_prepare(m->door.listen_fd) < 0 || ddp__addr_own(m->door.listen_fd, &list[0]) < 0)
-            return ddp__fail(err, DDP_ARG, "descriptor %d is not a listening socket: %s", m->door.listen_fd,
-                             strerror(errno));
+    if (m->acceptor.listen_fd >= 0) {
+        if (ddp__fd_prepare(m->acceptor.listen_fd) < 0 || ddp__addr_own(m->acceptor.listen_fd, &list[0]) < 0)
+            return ddp__fail(err, DDP_ARG, "descriptor %d is not a listening socket: %s",
+                             m->acceptor.listen_fd, strerror(errno));
         *count = 1;
     } else if (m->path) {
         if (!*m->path)
@@ -425,9 +425,9 @@ static int ddp__meeting_alloc(ddp__meeting *m)
 {
     size_t world = (size_t)m->c.world;
 
-    int door = ddp__door_open(&m->door, &m->c, ddp__meeting_decide, m);
+    int acceptor = ddp__acceptor_open(&m->acceptor, &m->c, ddp__meeting_decide, m);
 
-    m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);
+    m->polls = (struct pollfd *)ddp__calloc((size_t)m->acceptor.room + 1 + 2 * world, sizeof *m->polls);
     m->fd = (int *)ddp__calloc(world, sizeof *m->fd);
     m->where = (ddp__addr *)ddp__calloc(world, sizeof *m->where);
     m->table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
@@ -435,7 +435,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->relayed = (unsigned char *)ddp__calloc(world, 1);
     for (int i = 0; m->fd && i < m->c.world; i++) m->fd[i] = -1;
     for (int i = 0; m->leg && i < m->c.world; i++) m->leg[i].fd = -1;
-    return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed;
+    return acceptor && m->polls && m->fd && m->where && m->table && m->leg && m->relayed;
 }
 
 /* Frees everything that the wire does not own. */
@@ -445,7 +445,7 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
     for (int i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->c.tls, m->leg[i].fd);
     if (failed) ddp__relay_close(m->c.relay);
     ddp__pairs_close(&m->pairs);
-    ddp__door_close(&m->door);
+    ddp__acceptor_close(&m->acceptor);
     DDP_FREE(m->polls);
     DDP_FREE(m->fd);
     DDP_FREE(m->where);
@@ -471,10 +471,10 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     m->c.where = m->where;
     m->c.relayed = m->relayed;
     m->c.once = !r->resume;
-    m->c.listen_fd = r->resume ? m->door.listen_fd : -1;
+    m->c.listen_fd = r->resume ? m->acceptor.listen_fd : -1;
     m->c.self.world = (uint32_t)m->c.world;
     DDP__TRY(ddp__wire_tcp(&m->c, out, err));
-    if (r->resume) m->door.listen_fd = -1; /* the wire owns it now */
+    if (r->resume) m->acceptor.listen_fd = -1; /* the wire owns it now */
     return DDP_OK;
 }
 
@@ -486,8 +486,8 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
 
     memset(&m, 0, sizeof m);
     m.r = r;
-    m.door.listen_fd = rank == 0 ? r->wire.listen_fd : -1;
-    if (m.door.listen_fd < 0 && r->addr && !strncmp(r->addr, "file://", 7)) m.path = r->addr + 7;
+    m.acceptor.listen_fd = rank == 0 ? r->wire.listen_fd : -1;
+    if (m.acceptor.listen_fd < 0 && r->addr && !strncmp(r->addr, "file://", 7)) m.path = r->addr + 7;
     m.c = r->wire;
     m.c.world = ids;
     m.c.self.version = DDP__PROTOCOL;
@@ -504,7 +504,8 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
                         "rank %d of %d ranks is invalid: ranks count from 0, and a run has 1 to 4096", rank,
                         r->world);
     else if (ids > 1)
-        bad = ddp__fd_room(5 * ids + DDP__CALLERS + 16, ids + 16, err); /* including the callers of the door
+        bad =
+            ddp__fd_room(5 * ids + DDP__CALLERS + 16, ids + 16, err); /* including the callers of the acceptor
                                                                          * */
     if (!bad && !ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the rendezvous of %d ranks", r->world);

@@ -6,7 +6,7 @@
  * that every byte announced by a record can be sent again. */
 #pragma once
 
-#include "wire/door.h"
+#include "wire/acceptor.h"
 
 #define DDP__RECORD_BYTES 8
 #define DDP__RECORD_MOST  ((size_t)160 << 10) /* fits one frame of the engine */
@@ -99,15 +99,15 @@ typedef struct ddp__resume_wire {
     size_t ack_bytes;    /* received bytes after which an acknowledgement is sent at once */
     ddp__way *way;       /* [world] */
     unsigned char *rings;
-    ddp__door door;
-    struct pollfd *polls; /* [world], the waker, the door */
+    ddp__acceptor acceptor;
+    struct pollfd *polls; /* [world], the waker, the acceptor */
     ddp__waker bell;      /* wake() writes, wait() polls */
     int away;             /* links that are neither live nor ended, and calls in progress */
     ddp__pairs pairs;     /* relayed pairs that wait here for their other end */
     ddp__visit_fn visit;  /* serves joining workers, or NULL if no worker can join */
     void *visit_user;
-    int knocked;           /* the door has events */
-    double ticked, served; /* last time links, and the door, were served */
+    int incoming;          /* the acceptor has events */
+    double ticked, served; /* last time links, and the acceptor, were served */
     long returns;          /* atomic: reconnections so far */
     int64_t bytes_again;   /* bytes of streams sent twice */
 } ddp__resume_wire;
@@ -144,9 +144,9 @@ DDP_LIB int ddp__call_events(const ddp__resume_wire *t, const ddp__way *p);  /* 
 DDP_LIB void ddp__call_end(ddp__resume_wire *t, ddp__way *p);
 
 /* reconnect_link.c */
-/* The ddp__door_fn of a wire. */
-DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
-/* The ddp__door_knows_fn of a wire: returns 1 if a rank has that machine's address. */
+/* The ddp__acceptor_fn of a wire. */
+DDP_LIB ddp__refusal ddp__decide_caller(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
+/* The ddp__acceptor_knows_fn of a wire: returns 1 if a rank has that machine's address. */
 DDP_LIB int ddp__knows(void *user, const ddp__addr *from);
 /* Performs all due work: acknowledgements, detection of silent connections, dialling, admission. Returns when
  * to call it again. */

@@ -131,7 +131,7 @@ typedef struct ddp__rendezvous {
  * its own end-to-end session, so that rank 0 cannot read its bytes.
  *
  * Unknown callers (port scanners, other programs, ranks of another run, callers without the key) are refused
- * by the rules in door.h and never end the rendezvous. Frames have a fixed size. Received data never
+ * by the rules in acceptor.h and never end the rendezvous. Frames have a fixed size. Received data never
  * determines the size of an allocation; relays allocate at most one buffer set per pair.
  *
  * A name in addr that does not resolve is looked up again until timeout_s, on rank 0 too. One look-up may

@@ -32,7 +32,7 @@ typedef struct board {  /* shared memory. A worker's number is the order of its 
     int early_saves[WORKERS]; /* atomic: the same of a state with `early` */
     double first_loss[WORKERS], last_loss[WORKERS];
     char text[WORKERS][300];
-    char door[WORKERS][DDP__ADDR_TEXT];
+    char address[WORKERS][DDP__ADDR_TEXT];
 } board;
 
 static DDP__UNUSED ddp_overlap overlap; /* for strategies with an outer optimizer */
@@ -227,7 +227,7 @@ static void work(const plan_of_run *p, int number, int join)
     }
     d = ddp_open(&c, &err);
     s = err.code;
-    if (d && d->session->join) ddp__addr_text(&d->session->join->door[d->rank], p->b->door[number]);
+    if (d && d->session->join) ddp__addr_text(&d->session->join->address[d->rank], p->b->address[number]);
     if (d) {
         s = train(p, d, number);
         if (s != DDP_OK) err = *ddp_last_error(d);

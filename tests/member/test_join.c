@@ -66,7 +66,7 @@ static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
     until_step(&p, witness, 12);
     kill(pid[victim], SIGKILL);
     wait_for(pid[victim]);
-    if (victim == 0) snprintf(p.addr, sizeof p.addr, "%s", p.b->door[2]); /* its own address is gone */
+    if (victim == 0) snprintf(p.addr, sizeof p.addr, "%s", p.b->address[2]); /* its own address is gone */
     pid[3] = start(&p, 3, 1);
     for (int i = 0; i < 4; i++)
         if (i != victim) wait_for(pid[i]);

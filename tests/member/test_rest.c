@@ -122,7 +122,7 @@ static void *member_main(void *arg)
     return NULL;
 }
 
-static void member_start(member *m, const ddp__worker *s, fault how, int times, ddp__addr *door)
+static void member_start(member *m, const ddp__worker *s, fault how, int times, ddp__addr *address)
 {
     ddp_error err;
     ddp__addr any;
@@ -133,7 +133,7 @@ static void member_start(member *m, const ddp__worker *s, fault how, int times, 
     m->how = how;
     m->times = times;
     assert_int_equal(ddp__addr_parse("127.0.0.1:0", &any, 1, &count, &err), DDP_OK);
-    assert_int_equal(ddp__tcp_listen(&any, &m->listen_fd, door, &err), DDP_OK);
+    assert_int_equal(ddp__tcp_listen(&any, &m->listen_fd, address, &err), DDP_OK);
     assert_int_equal(pthread_create(&m->thread, NULL, member_main, m), 0);
 }
 
@@ -164,8 +164,8 @@ static void lab_open(lab *x, fault first, int times, fault second, int times2, d
     x->own = (float *)calloc(ARRAYS * (size_t)VALUES, sizeof *x->own);
     state_open(&x->there, x->memory);
     state_open(&x->here, x->own);
-    member_start(&x->m[1], &x->there, first, times, &x->place.door[1]);
-    member_start(&x->m[0], &x->there, second, times2, &x->place.door[0]);
+    member_start(&x->m[1], &x->there, first, times, &x->place.address[1]);
+    member_start(&x->m[0], &x->there, second, times2, &x->place.address[0]);
     x->place.world = 3;
     x->place.id = 2;
     x->place.live = 3;

@@ -240,7 +240,7 @@ static DDP__UNUSED double seconds_to_lose(void)
     return took;
 }
 
-static DDP__UNUSED int knock(const ddp__addr *at, const unsigned char *bytes, size_t n)
+static DDP__UNUSED int connect_and_send(const ddp__addr *at, const unsigned char *bytes, size_t n)
 {
     int fd = ddp__tcp_dial(at, ddp_now() + 60);
     assert_true(fd >= 0);
@@ -265,7 +265,7 @@ static DDP__UNUSED double seconds_past_idle_callers(void)
     relay_begin(&r, 17);
     relayed_world(&r, w, 2, 10, 0, tls);
     for (k = 0; k < IDLE; k++)
-        crowd[k] = knock(&r.to[0], (const unsigned char *)"\x16\x03\x01", k % 2 ? 3 : 0);
+        crowd[k] = connect_and_send(&r.to[0], (const unsigned char *)"\x16\x03\x01", k % 2 ? 3 : 0);
     w[0]->table->wait(w[0], NULL, all, ddp_now() + 0.2);
     iov.iov_base = &c;
     iov.iov_len = 1;

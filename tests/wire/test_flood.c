@@ -12,7 +12,7 @@
 #include "wire/socket.h"
 #include "comm/state.h"
 #include "wire/wire.h"
-#include "wire/door.h"
+#include "wire/acceptor.h"
 #include <setjmp.h>
 #include <time.h>
 #ifdef __cplusplus
@@ -198,7 +198,7 @@ typedef struct order {
     int decided[256], count; /* ranks of the callers in the order in which they were served */
 } order;
 
-/* A ddp__door_fn that takes 1 ms, as a TLS handshake does. */
+/* A ddp__acceptor_fn that takes 1 ms, as a TLS handshake does. */
 static ddp__refusal slow_decision(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
 {
     order *o = (order *)user;
@@ -252,13 +252,13 @@ static int place_of(const order *o, int rank)
 static void hear_a_crowd(int addresses, order *o)
 {
     ddp__tcp_config c;
-    ddp__door door;
+    ddp__acceptor acceptor;
     ddp__addr at;
     char addr[DDP__ADDR_TEXT];
     int fd[CROWD + 2], count;
     const double end = ddp_now() + 20;
 
-    memset(&door, 0, sizeof door);
+    memset(&acceptor, 0, sizeof acceptor);
     memset(&c, 0, sizeof c);
     memset(o, 0, sizeof *o);
     c.world = 200;
@@ -266,20 +266,20 @@ static void hear_a_crowd(int addresses, order *o)
     c.self.world = 200;
     c.self.rank = 199;
     c.log.level = DDP_LOG_ERROR;
-    door.listen_fd = meet_listen(addr);
+    acceptor.listen_fd = meet_listen(addr);
     assert_int_equal(ddp__addr_parse(addr, &at, 1, &count, NULL), DDP_OK);
-    assert_int_equal(ddp__door_open(&door, &c, slow_decision, o), 1);
-    door.knows = knows_127_77;
+    assert_int_equal(ddp__acceptor_open(&acceptor, &c, slow_decision, o), 1);
+    acceptor.knows = knows_127_77;
     for (int i = 0; i < CROWD; i++) fd[i] = client_from(&at, 0x7f800001u + (unsigned)(i % addresses), i);
     fd[CROWD] = client_from(&at, 0x7fc80001u, CROWD);
     fd[CROWD + 1] = client_from(&at, 0x7f4d0001u, CROWD + 1);
     while (o->count < CROWD + 2 && ddp_now() < end) {
-        ddp__door_serve(&door, ddp_now());
+        ddp__acceptor_serve(&acceptor, ddp_now());
         ddp__sleep_until(ddp_now() + 0.001);
     }
     assert_int_equal(o->count, CROWD + 2);
     for (int i = 0; i < CROWD + 2; i++) close(fd[i]);
-    ddp__door_close(&door);
+    ddp__acceptor_close(&acceptor);
 }
 
 static void client_waits_for_few_clients_of_another_address(void **state)

@@ -114,7 +114,7 @@ static void joining_worker_retries_a_name_that_appears_later(void **state)
     snprintf(spec + strlen(spec), sizeof addr + 1, ",%s", addr);
     resolver_fails(3, EAI_NONAME, 0);
     assert_int_equal(ddp__joiner_open(&c, &j, &err), DDP_TIMEOUT); /* no worker listens there */
-    assert_int_equal(j->doors, 2);
+    assert_int_equal(j->addresses, 2);
     assert_int_equal(lookups, 4);
     ddp__joiner_close(j);
 }

@@ -197,7 +197,7 @@ static void meet_in_a_crowd(const crowd *c, char *log)
 
 /* All slots are taken. A process that gets no processor time for a second drops callers later: then the case
  * is repeated. */
-static void a_full_door_drops(const crowd *c)
+static void a_full_acceptor_drops(const crowd *c)
 {
     char *log = (char *)mmap(NULL, 8000, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int found = 0;
@@ -218,7 +218,7 @@ static void full_admission_drops_the_oldest_silent_caller_at_once(void **state)
     const crowd silent = {"127.0.0.2", "", NULL, 0, 0, 1.9};
 
     (void)state;
-    a_full_door_drops(&silent);
+    a_full_acceptor_drops(&silent);
 }
 
 /* A caller that has started its hello may stay for 5 s while there are free slots. */
@@ -227,7 +227,7 @@ static void full_admission_drops_a_slow_caller_after_one_second(void **state)
     const crowd slow = {"127.0.0.2", "dream", "127.0.0.2", 2.5, 1, 2};
 
     (void)state;
-    a_full_door_drops(&slow);
+    a_full_acceptor_drops(&slow);
 }
 
 static void full_admission_drops_a_caller_of_the_busiest_address_at_once(void **state)
@@ -235,13 +235,14 @@ static void full_admission_drops_a_caller_of_the_busiest_address_at_once(void **
     const crowd greedy = {"127.0.0.2", "dream", "127.0.0.3", 0, 0, 0.95};
 
     (void)state;
-    a_full_door_drops(&greedy);
+    a_full_acceptor_drops(&greedy);
 }
 
 /* Sends one frame to rank 0 as rank `rank`. Returns the refusal. */
 static int flipped = -1; /* a bit of the next hello to flip */
 
-static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32_t rank, uint32_t world)
+static ddp__hello answer_to_hello(const char *addr, uint32_t version, uint64_t run, uint32_t rank,
+                                  uint32_t world)
 {
     ddp__hello self, reply;
     ddp__addr at;
@@ -275,20 +276,20 @@ static void invalid_hellos_are_refused_with_the_reason(void **state)
 
     meet_prepare(m, 2, meet_listen(addr), addr);
     meet_start(m, 1);
-    h = knock(addr, DDP__PROTOCOL + 1, 7, 1, 2);
+    h = answer_to_hello(addr, DDP__PROTOCOL + 1, 7, 1, 2);
     assert_int_equal(h.kind, DDP__REFUSED);
     assert_int_equal(h.reason, DDP__REFUSE_VERSION);
-    h = knock(addr, DDP__PROTOCOL, 8, 1, 2);
+    h = answer_to_hello(addr, DDP__PROTOCOL, 8, 1, 2);
     assert_int_equal(h.reason, DDP__REFUSE_RUN);
     assert_int_equal(h.run_id, 7);
-    h = knock(addr, DDP__PROTOCOL, 7, 1, 3);
+    h = answer_to_hello(addr, DDP__PROTOCOL, 7, 1, 3);
     assert_int_equal(h.reason, DDP__REFUSE_WORLD);
     assert_int_equal(h.world, 2);
-    assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 0, 2).reason, DDP__REFUSE_RANK);
-    assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 2, 2).reason, DDP__REFUSE_RANK);
-    assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 0xffffffffu, 2).reason, DDP__REFUSE_RANK);
+    assert_int_equal(answer_to_hello(addr, DDP__PROTOCOL, 7, 0, 2).reason, DDP__REFUSE_RANK);
+    assert_int_equal(answer_to_hello(addr, DDP__PROTOCOL, 7, 2, 2).reason, DDP__REFUSE_RANK);
+    assert_int_equal(answer_to_hello(addr, DDP__PROTOCOL, 7, 0xffffffffu, 2).reason, DDP__REFUSE_RANK);
     for (flipped = 64; flipped < 8 * DDP__HELLO_BYTES; flipped += 37)
-        assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 1, 2).reason, DDP__REFUSE_DAMAGED);
+        assert_int_equal(answer_to_hello(addr, DDP__PROTOCOL, 7, 1, 2).reason, DDP__REFUSE_DAMAGED);
     flipped = -1;
     meet_start(m + 1, 1);
     meet_join(m, 2);
@@ -435,7 +436,7 @@ static void restarted_rank_may_connect_again(void **state)
     meet_prepare(m, 3, meet_listen(addr), addr);
     m[2].pause = 0.5;
     meet_start(m, 1);
-    assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 1, 3).kind, DDP__HELLO); /* and disconnects */
+    assert_int_equal(answer_to_hello(addr, DDP__PROTOCOL, 7, 1, 3).kind, DDP__HELLO); /* and disconnects */
     meet_start(m + 1, 2);
     meet_join(m, 3);
     assert_all_met(m, 3);

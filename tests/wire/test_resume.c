@@ -146,11 +146,11 @@ static void unknown_callers_are_refused(void **state)
     other.rank = 1;
     other.world = 2;
     ddp__hello_pack(&other, DDP__RESUME, DDP__WELCOME, 0, b);
-    assert_int_equal(answer(w[0], knock(&at, b, sizeof b), &reason), DDP__REFUSED);
+    assert_int_equal(answer(w[0], connect_and_send(&at, b, sizeof b), &reason), DDP__REFUSED);
     assert_int_equal(reason, DDP__REFUSE_RUN);
     other.run_id = 7;
     ddp__hello_pack(&other, DDP__HELLO, DDP__WELCOME, 0, b);
-    assert_int_equal(answer(w[0], knock(&at, b, sizeof b), &reason), DDP__REFUSED);
+    assert_int_equal(answer(w[0], connect_and_send(&at, b, sizeof b), &reason), DDP__REFUSED);
     assert_int_equal(reason, DDP__REFUSE_BEGUN);
     ddp__hello_pack(&other, DDP__RESUME, DDP__WELCOME, 0, b);
     ddp__hello_put(b + 44, 12345, 4); /* another process that claims to be rank 1 */
@@ -162,12 +162,13 @@ static void unknown_callers_are_refused(void **state)
     while (w[1]->table->send(w[1], 0, &iov, 1) == 0 && ddp_now() < end) {
     }
     while (w[0]->table->recv(w[0], 1, &c, 1) == 0 && ddp_now() < end) w[0]->table->wait(w[0], NULL, all, end);
-    assert_int_equal(answer(w[0], knock(&at, b, sizeof b), &reason), DDP__REFUSED);
+    assert_int_equal(answer(w[0], connect_and_send(&at, b, sizeof b), &reason), DDP__REFUSED);
     assert_int_equal(reason, DDP__REFUSE_TWICE);
-    assert_int_equal(answer(w[0], knock(&at, (const unsigned char *)"GET / HTTP/1.0\r\n\r\n", 18), &reason),
-                     -1);
+    assert_int_equal(
+        answer(w[0], connect_and_send(&at, (const unsigned char *)"GET / HTTP/1.0\r\n\r\n", 18), &reason),
+        -1);
     /* twenty incomplete hellos: they are dropped after 5 s, and do not disturb the link */
-    for (k = 0; k < 20; k++) crowd[k] = knock(&at, b, 3);
+    for (k = 0; k < 20; k++) crowd[k] = connect_and_send(&at, b, 3);
     assert_int_equal(w[1]->table->send(w[1], 0, &iov, 1), 1);
     end = ddp_now() + 60;
     while ((got = w[0]->table->recv(w[0], 1, &c, 1)) == 0 && ddp_now() < end)

@@ -117,12 +117,12 @@ class Strangers:
 def strangers_change_no_bit(folder):
     key = key_of(folder)
     want = None
-    for knocking in (False, True):
+    for connecting in (False, True):
         port = free_port()
         root = start(port, 0, "--tls-psk", key)
         time.sleep(0.3)
-        guests = Strangers(port) if knocking else None
-        time.sleep(2 if knocking else 0)
+        guests = Strangers(port) if connecting else None
+        time.sleep(2 if connecting else 0)
         worker = start(port, 1, "--tls-psk", key)
         try:
             done = [finish(worker), finish(root)]

@@ -1,6 +1,6 @@
-/* Admission of incoming connections: accepts callers, reads their hello, then accepts or refuses them. door.h
- * describes the policy. */
-#include "wire/door.h"
+/* Admission of incoming connections: accepts callers, reads their hello, then accepts or refuses them.
+ * acceptor.h describes the policy. */
+#include "wire/acceptor.h"
 
 static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* in seconds: until a caller's first byte,
                                                                   * and until its last */
@@ -16,14 +16,14 @@ static const double ddp__longest_rest = 0.02; /* in seconds: longest pause, if o
                                                * processor during a serve */
 enum { DDP__LINES_MOST = 10 };
 
-int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user)
+int ddp__acceptor_open(ddp__acceptor *d, const ddp__tcp_config *c, ddp__acceptor_fn decide, void *user)
 {
     d->common = ddp__fd_limit() / 2 < DDP__CALLERS ? ddp__fd_limit() / 2 : DDP__CALLERS;
     d->room = d->common + 2 * c->world;
     d->caller = (ddp__caller *)ddp__calloc((size_t)d->room, sizeof *d->caller);
     d->polls = (struct pollfd *)ddp__calloc((size_t)d->room, sizeof *d->polls);
-    d->queue = (ddp__door_queue *)ddp__calloc((size_t)d->room, sizeof *d->queue);
-    if (d->caller) /* for ddp__door_close, also if another array is missing */
+    d->queue = (ddp__acceptor_queue *)ddp__calloc((size_t)d->room, sizeof *d->queue);
+    if (d->caller) /* for ddp__acceptor_close, also if another array is missing */
         for (int i = 0; i < d->room; i++) d->caller[i].fd = -1;
     if (!d->caller || !d->polls || !d->queue) return 0;
     d->c = c;
@@ -33,14 +33,14 @@ int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, 
 }
 
 /* Frees the caller's slot. Its socket stays open. */
-static void ddp__caller_out(ddp__door *d, ddp__caller *c)
+static void ddp__caller_out(ddp__acceptor *d, ddp__caller *c)
 {
     c->fd = -1;
     d->queue[c->queue].callers--;
     d->inside--;
 }
 
-static void ddp__caller_leave(ddp__door *d, ddp__caller *c)
+static void ddp__caller_leave(ddp__acceptor *d, ddp__caller *c)
 {
     const int fd = c->fd;
 
@@ -48,7 +48,7 @@ static void ddp__caller_leave(ddp__door *d, ddp__caller *c)
     ddp__stream_close(d->c->tls, fd);
 }
 
-void ddp__door_close(ddp__door *d)
+void ddp__acceptor_close(ddp__acceptor *d)
 {
     for (int i = 0; d->caller && i < d->room; i++)
         if (d->caller[i].fd >= 0) ddp__caller_leave(d, &d->caller[i]);
@@ -60,7 +60,7 @@ void ddp__door_close(ddp__door *d)
     d->listen_fd = -1;
 }
 
-void ddp__door_disown(ddp__door *d)
+void ddp__acceptor_disown(ddp__acceptor *d)
 {
     for (int i = 0; d->caller && i < d->room; i++) ddp__fd_close(&d->caller[i].fd);
     ddp__fd_close(&d->listen_fd);
@@ -84,7 +84,7 @@ int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
 }
 
 /* Returns 1 if a caller from that machine was accepted before. */
-static int ddp__door_proven(const ddp__door *d, const ddp__addr *from)
+static int ddp__acceptor_proven(const ddp__acceptor *d, const ddp__addr *from)
 {
     for (int i = 0; i < DDP__PROVEN; i++)
         if (ddp__same_host(&d->proven[i], from)) return 1;
@@ -94,7 +94,7 @@ static int ddp__door_proven(const ddp__door *d, const ddp__addr *from)
 /* ---- the log ---- */
 
 /* Ends the count of log lines of a second. */
-static void ddp__door_count(ddp__door *d, double now)
+static void ddp__acceptor_count(ddp__acceptor *d, double now)
 {
     if (now < d->counted + 1) return;
     if (d->lines > DDP__LINES_MOST)
@@ -103,52 +103,52 @@ static void ddp__door_count(ddp__door *d, double now)
     d->lines = 0;
 }
 
-static int ddp__door_may_log(ddp__door *d)
+static int ddp__acceptor_may_log(ddp__acceptor *d)
 {
-    ddp__door_count(d, ddp_now());
+    ddp__acceptor_count(d, ddp_now());
     return d->lines++ < DDP__LINES_MOST;
 }
 
 /* Records "ADDRESS why" in the log and in d->refused. */
-static void ddp__door_note(ddp__door *d, const ddp__caller *c, const char *why)
+static void ddp__acceptor_note(ddp__acceptor *d, const ddp__caller *c, const char *why)
 {
     char name[DDP__ADDR_TEXT];
 
     snprintf(d->refused, sizeof d->refused, "%s %.*s", ddp__addr_text(&c->from, name),
              (int)(sizeof d->refused - sizeof name - 2), why);
-    if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
+    if (ddp__acceptor_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
 }
 
 /* Handles a complete hello. Returns 1 if the caller is accepted. Otherwise the caller has been notified of
  * the reason. */
-static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
+static int ddp__acceptor_hello(ddp__acceptor *d, const ddp__caller *c)
 {
     char name[DDP__ADDR_TEXT], text[DDP__STREAM_TEXT];
     ddp__hello h;
     ddp__refusal why = ddp__hello_parse(c->bytes, &h) ? ddp__hello_check(&d->c->self, &h) : DDP__REFUSE_MUTE;
 
     if (!why) why = d->decide(d->user, c, &h, text);
-    if (why == DDP__WELCOME && !ddp__door_proven(d, &c->from)) {
+    if (why == DDP__WELCOME && !ddp__acceptor_proven(d, &c->from)) {
         d->proven[d->oldest] = c->from;
         d->oldest = (d->oldest + 1) % DDP__PROVEN;
     }
     if (why == DDP__WELCOME || why == DDP__REFUSE_MUTE) return !why;
     if (why == DDP__REFUSE_NAME) {
-        ddp__door_note(d, c, text);
+        ddp__acceptor_note(d, c, text);
     } else {
         ddp__hello_dispute(&d->c->self, why, &h, ddp__addr_text(&c->from, name), d->refused,
                            sizeof d->refused);
-        if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
+        if (ddp__acceptor_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
     }
     (void)ddp__hello_send(d->c->tls, c->fd, &d->c->self, DDP__REFUSED, why, 0);
     return 0;
 }
 
-static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
+static void ddp__caller_drop(ddp__acceptor *d, ddp__caller *c, double now)
 {
     char name[DDP__ADDR_TEXT];
 
-    if (ddp__door_may_log(d))
+    if (ddp__acceptor_may_log(d))
         ddp__log(&d->c->log, DDP_LOG_WARN, "dropped %s: no hello within %.3g s",
                  ddp__addr_text(&c->from, name), now - c->since);
     ddp__caller_leave(d, c);
@@ -157,7 +157,7 @@ static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
 /* ---- present callers ---- */
 
 /* Starts the caller's session at its first byte, so that a silent caller costs no memory. */
-static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
+static int ddp__caller_begin(ddp__acceptor *d, ddp__caller *c)
 {
     if (c->begun) return 1;
     c->begun = 1;
@@ -167,7 +167,7 @@ static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
 }
 
 /* Reads from a caller. A caller leaves after a complete hello or invalid bytes. */
-static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
+static void ddp__caller_hear(ddp__acceptor *d, ddp__caller *c)
 {
     char name[DDP__ADDR_TEXT];
     const char *why;
@@ -180,18 +180,19 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     if (n > 0) c->got += (size_t)n;
     if (n > 0 && ddp__hello_begins(c->bytes, c->got)) {
         if (c->got < sizeof c->bytes) return;
-        if (ddp__door_hello(d, c)) {
+        if (ddp__acceptor_hello(d, c)) {
             ddp__caller_out(d, c);
             return;
         }
     } else if (why) {
-        ddp__door_note(d, c, why);
+        ddp__acceptor_note(d, c, why);
     } else if (n > 0 && !d->c->tls && ddp__stream_is_tls(c->bytes, c->got)) {
-        ddp__door_note(d, c, "uses TLS, but this rank does not: give all ranks the same --tls-psk, or none");
+        ddp__acceptor_note(d, c,
+                           "uses TLS, but this rank does not: give all ranks the same --tls-psk, or none");
         ddp__stream_no_tls(c->fd);
     } else if (n > 0) {
-        ddp__door_note(d, c, "is not a dreamddp rank");
-    } else if (ddp__door_may_log(d)) {
+        ddp__acceptor_note(d, c, "is not a dreamddp rank");
+    } else if (ddp__acceptor_may_log(d)) {
         ddp__log(&d->c->log, DDP_LOG_INFO, "%s disconnected before identifying itself",
                  ddp__addr_text(&c->from, name));
     }
@@ -207,7 +208,7 @@ static double ddp__caller_until(const ddp__caller *c)
 
 /* Returns a caller from the address that holds more than half of the slots, or NULL (majority vote: pairs of
  * different addresses cancel out). */
-static const ddp__caller *ddp__door_greedy(const ddp__door *d)
+static const ddp__caller *ddp__acceptor_greedy(const ddp__acceptor *d)
 {
     const ddp__caller *left = NULL;
     int i, count = 0;
@@ -224,9 +225,9 @@ static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 
 /* All of the first `places` slots are taken: returns the caller that a caller from this address replaces, or
  * NULL. */
-static ddp__caller *ddp__caller_yields(ddp__door *d, int places, const ddp__addr *from, double now)
+static ddp__caller *ddp__caller_yields(ddp__acceptor *d, int places, const ddp__addr *from, double now)
 {
-    const ddp__caller *greedy = ddp__door_greedy(d);
+    const ddp__caller *greedy = ddp__acceptor_greedy(d);
     ddp__caller *oldest[2] = {NULL, NULL}; /* silent, not silent */
 
     if (greedy && ddp__same_host(&greedy->from, from)) greedy = NULL;
@@ -241,7 +242,7 @@ static ddp__caller *ddp__caller_yields(ddp__door *d, int places, const ddp__addr
 
 /* Returns a free slot, after replacing a caller if necessary, or NULL. The last slots are for known machines.
  * */
-static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, int known, double now)
+static ddp__caller *ddp__acceptor_place(ddp__acceptor *d, const ddp__addr *from, int known, double now)
 {
     const int places = known ? d->room : d->common;
     ddp__caller *c;
@@ -254,14 +255,14 @@ static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, int kno
 }
 
 /* Returns the queue of the callers from that machine, or a free queue. */
-static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
+static int ddp__acceptor_queue_of(ddp__acceptor *d, const ddp__addr *from, int known)
 {
     unsigned char ip[16];
     const uint32_t family = ddp__ip_pack(from, ip);
     int unused = 0;
 
     for (int i = 0; i < d->room; i++) {
-        const ddp__door_queue *q = &d->queue[i];
+        const ddp__acceptor_queue *q = &d->queue[i];
         if (!q->callers)
             unused = i;
         else if (q->known == known && q->family == family && !memcmp(q->ip, ip, ddp__host_bytes(family, ip)))
@@ -276,10 +277,10 @@ static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
 
 /* Adds a caller with this socket. Returns NULL without a free slot: the socket is closed, and the caller may
  * connect again. */
-static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, int via, int known,
-                                   double now)
+static ddp__caller *ddp__acceptor_add(ddp__acceptor *d, int fd, const ddp__addr *from, int via, int known,
+                                      double now)
 {
-    ddp__caller *c = ddp__door_place(d, from, known, now);
+    ddp__caller *c = ddp__acceptor_place(d, from, known, now);
 
     if (!c) {
         ddp__stream_close(d->c->tls, fd);
@@ -289,7 +290,7 @@ static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, 
     c->fd = fd;
     c->via = via;
     c->from = *from;
-    c->queue = ddp__door_queue_of(d, from, known);
+    c->queue = ddp__acceptor_queue_of(d, from, known);
     c->since = c->heard = now;
     d->queue[c->queue].callers++;
     d->inside++;
@@ -297,7 +298,7 @@ static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, 
 }
 
 /* Accepts a pending connection. Returns 0 if there is none or it cannot be accepted. */
-static int ddp__door_accept(ddp__door *d, double now)
+static int ddp__acceptor_accept(ddp__acceptor *d, double now)
 {
     ddp__addr from;
     int fd = ddp__tcp_accept(d->listen_fd, &from), known;
@@ -309,18 +310,18 @@ static int ddp__door_accept(ddp__door *d, double now)
         return 0;
     }
     d->broken = 0;
-    known = ddp__door_proven(d, &from) || (d->knows && d->knows(d->user, &from));
-    (void)ddp__door_seat(d, fd, &from, -1, known, now);
+    known = ddp__acceptor_proven(d, &from) || (d->knows && d->knows(d->user, &from));
+    (void)ddp__acceptor_add(d, fd, &from, -1, known, now);
     return 1;
 }
 
-void ddp__door_adopt(ddp__door *d, int fd, int via)
+void ddp__acceptor_adopt(ddp__acceptor *d, int fd, int via)
 {
     ddp__caller *c;
     ddp__addr from;
 
     (void)ddp__addr_peer(fd, &from);
-    c = ddp__door_seat(d, fd, &from, via, 1, ddp_now());
+    c = ddp__acceptor_add(d, fd, &from, via, 1, ddp_now());
     if (!c) return;
     c->spoken = 1; /* its first bytes may already be read: poll does not report bytes that the relay's session
                     * has read */
@@ -328,7 +329,7 @@ void ddp__door_adopt(ddp__door *d, int fd, int via)
 }
 
 /* Fills polls with the callers, and returns how many. */
-static int ddp__door_watch(const ddp__door *d, struct pollfd *polls)
+static int ddp__acceptor_watch(const ddp__acceptor *d, struct pollfd *polls)
 {
     int count = 0;
 
@@ -341,7 +342,7 @@ static int ddp__door_watch(const ddp__door *d, struct pollfd *polls)
     return count;
 }
 
-int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
+int ddp__acceptor_polls(const ddp__acceptor *d, struct pollfd *polls, double *next)
 {
     int count;
 
@@ -352,7 +353,7 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
     for (int i = 0; i < d->room; i++)
         if (d->caller[i].fd >= 0 && ddp__caller_until(&d->caller[i]) < *next)
             *next = ddp__caller_until(&d->caller[i]);
-    count = ddp__door_watch(d, polls);
+    count = ddp__acceptor_watch(d, polls);
     ddp__poll_set(&polls[count], d->listen_fd, POLLIN);
     return count + 1;
 }
@@ -360,9 +361,9 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
 /* ---- order of service ---- */
 
 /* Finds the callers that have bytes to read, and drops those that exceed a time limit. */
-static void ddp__door_look(ddp__door *d, double now)
+static void ddp__acceptor_look(ddp__acceptor *d, double now)
 {
-    const int count = ddp__door_watch(d, d->polls);
+    const int count = ddp__acceptor_watch(d, d->polls);
     const struct pollfd *p = d->polls;
 
     (void)ddp__poll_until(d->polls, count, now);
@@ -381,7 +382,7 @@ static void ddp__door_look(ddp__door *d, double now)
 }
 
 /* Returns the ready caller of a queue that was read longest ago. */
-static ddp__caller *ddp__queue_first(ddp__door *d, int queue)
+static ddp__caller *ddp__queue_first(ddp__acceptor *d, int queue)
 {
     ddp__caller *first = NULL;
 
@@ -394,7 +395,7 @@ static ddp__caller *ddp__queue_first(ddp__door *d, int queue)
 
 /* Returns the next caller, or NULL. Known and unknown addresses alternate. Within each kind, the queues take
  * turns. */
-static ddp__caller *ddp__door_next(ddp__door *d)
+static ddp__caller *ddp__acceptor_next(ddp__acceptor *d)
 {
     for (int kind = 0; kind < 2; kind++) {
         int *turn = &d->turn[d->known = !d->known];
@@ -418,18 +419,19 @@ static double ddp__thread_seconds(void)
     return ddp_now();
 }
 
-void ddp__door_serve(ddp__door *d, double now)
+void ddp__acceptor_serve(ddp__acceptor *d, double now)
 {
     const double begin = ddp__thread_seconds();
     ddp__caller *c;
     double served;
 
     if (d->listen_fd < 0 || now < d->shut) return;
-    ddp__door_count(d, now);
-    while (ddp__thread_seconds() < begin + ddp__accept_most && ddp__door_accept(d, now)) {
+    ddp__acceptor_count(d, now);
+    while (ddp__thread_seconds() < begin + ddp__accept_most && ddp__acceptor_accept(d, now)) {
     }
-    if (d->inside) ddp__door_look(d, now);
-    while (d->inside && ddp__thread_seconds() < begin + ddp__serve_most && (c = ddp__door_next(d)) != NULL) {
+    if (d->inside) ddp__acceptor_look(d, now);
+    while (d->inside && ddp__thread_seconds() < begin + ddp__serve_most &&
+           (c = ddp__acceptor_next(d)) != NULL) {
         d->queue[c->queue].ready--;
         c->ready = 0;
         c->heard = ddp_now();
