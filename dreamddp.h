@@ -1167,7 +1167,8 @@ typedef struct ddp_received {
 
 /* A callback that transforms the result of an all-reduce on the rank that owns a segment of it
  * (ddp_segment_of), before the result is sent to all ranks. An all-reduce with an owner uses the direct
- * algorithm. It cannot be combined with `levels`, or with transfers from device to device. */
+ * algorithm or, unless the world is elastic, the ring. It cannot be combined with `levels`, or with transfers
+ * from device to device. */
 typedef struct ddp_owner {
     /* Called on the comm thread for the parts of this rank's segment, in order. x[0..n-1] are the scaled
      * values at.. of the message. The rule overwrites them with the result. */
@@ -29662,11 +29663,12 @@ int ddp__engine_may_ring(const ddp__engine *e)
 }
 
 /* Operations of groups never use the ring: ranks may submit operations of different groups in different
- * orders, and rings must wait for each other in one order. */
+ * orders, and rings must wait for each other in one order. In an elastic world, operations with an owner do
+ * not use it, because the survivors of a loss must be able to undo the owner's rule. */
 static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)
 {
-    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && !op->m.owner &&
-           e->members > 2 && op->n * sizeof(float) >= e->ring_bytes;
+    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding &&
+           !(op->m.owner && e->membership) && e->members > 2 && op->n * sizeof(float) >= e->ring_bytes;
 }
 
 static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
@@ -56368,9 +56370,7 @@ static int ddp__ring_is_possible(const ddp__link_prober *q)
     const ddp__engine *e = ddp__engine_of(q->d, q->link);
     ddp_message m = DDP__ZEROS;
 
-    if (!q->chooses || ddp__team_group(q->d) || !ddp__engine_may_ring(e) ||
-        ddp__ops(q->d)->averages == DDP_AVERAGES_CHANGES)
-        return 0;
+    if (!q->chooses || ddp__team_group(q->d) || !ddp__engine_may_ring(e)) return 0;
     m.verb = DDP_ALL_REDUCE; /* threads of one process may sum in shared memory instead */
     return ddp__engine_algorithm(e, &m, (size_t)1 << 20) == 'd';
 }

@@ -57,7 +57,8 @@ typedef struct ddp_received {
 
 /* A callback that transforms the result of an all-reduce on the rank that owns a segment of it
  * (ddp_segment_of), before the result is sent to all ranks. An all-reduce with an owner uses the direct
- * algorithm. It cannot be combined with `levels`, or with transfers from device to device. */
+ * algorithm or, unless the world is elastic, the ring. It cannot be combined with `levels`, or with transfers
+ * from device to device. */
 typedef struct ddp_owner {
     /* Called on the comm thread for the parts of this rank's segment, in order. x[0..n-1] are the scaled
      * values at.. of the message. The rule overwrites them with the result. */

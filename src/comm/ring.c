@@ -118,11 +118,12 @@ int ddp__engine_may_ring(const ddp__engine *e)
 }
 
 /* Operations of groups never use the ring: ranks may submit operations of different groups in different
- * orders, and rings must wait for each other in one order. */
+ * orders, and rings must wait for each other in one order. In an elastic world, operations with an owner do
+ * not use it, because the survivors of a loss must be able to undo the owner's rule. */
 static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)
 {
-    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && !op->m.owner &&
-           e->members > 2 && op->n * sizeof(float) >= e->ring_bytes;
+    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding &&
+           !(op->m.owner && e->membership) && e->members > 2 && op->n * sizeof(float) >= e->ring_bytes;
 }
 
 static void ddp__ring_begin(ddp__engine *e, ddp__op *op)

@@ -413,9 +413,7 @@ static int ddp__ring_is_possible(const ddp__link_prober *q)
     const ddp__engine *e = ddp__engine_of(q->d, q->link);
     ddp_message m = DDP__ZEROS;
 
-    if (!q->chooses || ddp__team_group(q->d) || !ddp__engine_may_ring(e) ||
-        ddp__ops(q->d)->averages == DDP_AVERAGES_CHANGES)
-        return 0;
+    if (!q->chooses || ddp__team_group(q->d) || !ddp__engine_may_ring(e)) return 0;
     m.verb = DDP_ALL_REDUCE; /* threads of one process may sum in shared memory instead */
     return ddp__engine_algorithm(e, &m, (size_t)1 << 20) == 'd';
 }

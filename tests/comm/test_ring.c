@@ -110,6 +110,85 @@ static void ring_sums_are_bit_identical_on_every_rank(void **state)
     }
 }
 
+enum { RULED = 5003 };
+
+/* The state of an owner's rule: how far it has come in this rank's segment, and the values that it keeps. */
+typedef struct ruled {
+    size_t from, to, next;
+    float kept[RULED];
+    net_rank *me;
+} ruled;
+
+static float by_rule(float x, float kept) { return 0.5f * x - kept; }
+
+static void rule_of_the_owner(void *user, size_t at, float *x, size_t n)
+{
+    ruled *r = (ruled *)user;
+
+    if (at != r->next || at + n > r->to)
+        net_fail(r->me, "the rule of values %lu to %lu got %lu values from %lu", (unsigned long)r->next,
+                 (unsigned long)r->to, (unsigned long)n, (unsigned long)at);
+    r->next = at + n;
+    for (size_t i = 0; i < n; i++) {
+        const float sum = x[i];
+        x[i] = by_rule(sum, r->kept[at + i]);
+        r->kept[at + i] = sum;
+    }
+}
+
+/* The same sum twice by the ring, without a rule and with one. The message has two pieces, the second before
+ * the first in memory. */
+static void ruled_sum(net_rank *me, void *user)
+{
+    enum { FIRST = 2000 };
+    ruled *r = (ruled *)calloc(1, sizeof *r);
+    float *sum[2];
+    const ddp_owner owner = {rule_of_the_owner, r, NULL};
+    ddp_message m;
+
+    (void)user;
+    r->me = me;
+    for (size_t i = 0; i < RULED; i++) r->kept[i] = (float)i;
+    ddp__engine_segment(me->engine, 0, DDP_AS_FLOAT, RULED, &r->from, &r->to);
+    r->next = r->from;
+    for (int ruling = 0; ruling < 2; ruling++) {
+        float *x = sum[ruling] = (float *)calloc(RULED, sizeof *x);
+        const ddp_piece pieces[2] = {{{x + RULED - FIRST}, FIRST}, {{x}, RULED - FIRST}};
+        for (size_t i = 0; i < RULED; i++) x[i] = net_value(me->rank, i, 1);
+        net_message(&m, DDP_ALL_REDUCE, pieces, 2);
+        m.mean = 1;
+        if (ruling) m.owner = &owner;
+        net_ok(me, net_do(me, &m));
+        if (last_algorithm(me) != 'r') net_fail(me, "rule %d: '%c'", ruling, last_algorithm(me));
+    }
+    if (r->next != r->to) net_fail(me, "the rule ended at %lu", (unsigned long)r->next);
+    for (size_t i = 0; i < RULED; i++) {
+        const size_t at = i < FIRST ? RULED - FIRST + i : i - FIRST;
+        const float want = by_rule(sum[0][at], (float)i),
+                    kept = i < r->from || i >= r->to ? (float)i : sum[0][at];
+        if (memcmp(&sum[1][at], &want, sizeof want) || memcmp(&r->kept[i], &kept, sizeof kept))
+            net_fail(me, "value %lu: %g, not %g", (unsigned long)i, (double)sum[1][at], (double)want);
+    }
+    for (int ruling = 0; ruling < 2; ruling++) free(sum[ruling]);
+    free(r);
+}
+
+static void owner_changes_the_result_of_its_segment(void **state)
+{
+    (void)state;
+    for (int tcp = 0; tcp <= NET_TCP; tcp++)
+        for (int world = 3; world <= 5; world++) {
+            net_setup set;
+            ring_defaults(&set, world);
+            set.tcp = tcp;
+            set.cfg.chunk_bytes = 256;
+            set.rate = world == 4 ? 1e8 : 0;
+            set.cfg.check_writes = world == 5;
+            set.cfg.max_count = RULED;
+            net_run(&set, ruled_sum, NULL);
+        }
+}
+
 /* ---- many at once ---- */
 
 static void rings_and_direct_operations_mix_with_any_timing(void **state)
@@ -442,6 +521,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ring_sums_are_bit_identical_on_every_rank),
+        cmocka_unit_test(owner_changes_the_result_of_its_segment),
         cmocka_unit_test(rings_and_direct_operations_mix_with_any_timing),
         cmocka_unit_test(rings_do_not_starve_the_oldest_operation),
         cmocka_unit_test(ranks_with_different_algorithms_fail),
