@@ -18,7 +18,8 @@ enum {
     DDP__MATMUL_PACK = DDP__MATMUL_NC * DDP__MATMUL_DEPTH, /* floats of a packed panel (deeper: fewer columns)
                                                               */
     DDP__MATMUL_PANELS = 4,
-    DDP__MATMUL_FEW = 64 /* up to this many rows, b is not packed if its rows are contiguous */
+    DDP__MATMUL_SHARES = 3, /* blocks per thread, unless all threads get equally many */
+    DDP__MATMUL_FEW = 64    /* up to this many rows of c, b is not packed if its rows are contiguous */
 };
 
 typedef struct ddp__matmul_room {
@@ -124,7 +125,7 @@ static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, ddp_
 {
     float *a_pack = room->a_pack, *b_pack = room->b_pack;
     const long depth = ddp__matmul_depth(g->k), group = DDP__MATMUL_PANELS * kn->mr;
-    const int few = g->b_col == 1 && i1 - i0 <= DDP__MATMUL_FEW;
+    const int few = g->b_col == 1 && g->m <= DDP__MATMUL_FEW;
     const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b that are read in place */
 
     if (g->k == 0) ddp__matmul_empty(g, i0, i1, j0, j1);
@@ -162,11 +163,11 @@ static void ddp__matmul_blocks(void *user, void *room, long first, long last)
 }
 
 /* Splits the result into blocks of whole register tiles. Blocks are as large as possible, because each
- * packs its panel of b again. With more threads they are smaller. The result is bit-identical, because
- * blocks never split a sum over p. Returns the number of blocks. */
+ * packs its panel of b again. Their number is a multiple of the number of threads, or at least SHARES per
+ * thread, so that the threads finish at about the same time. The result is bit-identical, because blocks
+ * never split a sum over p. Returns the number of blocks. */
 static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn, int threads)
 {
-    const long wanted = threads > 1 ? 3L * threads : 1;
     long parts;
 
     if (g->m <= 0 || g->n <= 0) return 0;
@@ -176,7 +177,9 @@ static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const 
         g->n, ddp__min_long(DDP__MATMUL_NC, DDP__MATMUL_PACK / ddp__matmul_depth(g->k) / kn->nr * kn->nr));
     job->cols = ddp__parts(ddp__parts(g->n, parts), kn->nr) * kn->nr;
     parts = ddp__parts(g->n, job->cols);
-    job->row_blocks = ddp__parts(wanted, parts);
+    job->row_blocks = 1;
+    while (job->row_blocks * parts % threads && job->row_blocks * parts < DDP__MATMUL_SHARES * threads)
+        job->row_blocks++;
     job->rows = ddp__parts(ddp__parts(g->m, job->row_blocks), kn->mr) * kn->mr;
     job->row_blocks = ddp__parts(g->m, job->rows);
     return job->row_blocks * parts;
