@@ -45296,6 +45296,8 @@ static void ddp__place_descend(ddp__place *p)
  * best of all:
  *   start   from an arrangement that follows the clusters of the network
  *   fresh   from a random arrangement, hot enough to forget it
+ *   warm    from the best so far, hot enough to break up some of its clusters. Takes the place of every
+ *           second fresh round once the rounds have their full length
  *   reheat  from the best so far, at a heat that keeps most of its clusters
  *   KL      turns of the genetic search with KL's gain, while its result is near the best
  * The first rounds are short, so that a short search has a result too. No round depends on a limit: a search
@@ -45397,7 +45399,7 @@ static void ddp__anneal_rounds(ddp__moves *s, int *kept, int starts, int *found)
     long moves = most >> 9;
     ddp__place_genetic_walk *kl;
     ddp_rng own = ddp_rng_seed(p->o->seed, 0); /* the random numbers of DDP_PLACE_KL with this seed */
-    int more;
+    int more, warm = 0;
 
     for (int k = 0; k < starts; k++) {
         memcpy(s->at, kept + (size_t)k * (size_t)p->N, bytes);
@@ -45411,8 +45413,12 @@ static void ddp__anneal_rounds(ddp__moves *s, int *kept, int starts, int *found)
         more = ddp__place_genetic_turn(p, kl, 2 * moves);
         ddp__anneal_take(p, &own);
         if (!more) return;
-        ddp__shuffle(s->at, p->N, &p->rng);
-        if (!ddp__anneal_round(s, 0x1p-5, moves, found)) return;
+        warm = moves == most && !warm;
+        if (warm)
+            memcpy(s->at, p->best, bytes);
+        else
+            ddp__shuffle(s->at, p->N, &p->rng);
+        if (!ddp__anneal_round(s, warm ? 0x1.68p-7 : 0x1p-5, moves, found)) return;
         for (int k = 0; k < 2; k++) {
             memcpy(s->at, p->best, bytes);
             if (!ddp__anneal_round(s, heat[k], moves / 2, found)) return;
