@@ -2382,12 +2382,13 @@ __device__ static __forceinline__ T *ddp__tile_at(const T *tile, int row, int pi
 
 enum { DDP__ARRIVALS = 16 }; /* bytes of shared memory, after the tiles */
 
-/* Loads in flight to two buffers of shared memory that are used in turn. GROUP: loads by the copy engine. */
+/* Loads to two buffers of shared memory that are used in turn, one at a time. GROUP: loads by the copy
+ * engine. */
 template <int GROUP> struct ddp__arrivals {
     uint64_t *bar; /* one per buffer */
-    int asked, waited;
+    int waited;
 
-    __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), asked(0), waited(0)
+    __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), waited(0)
     {
         if (!GROUP) return;
         if (threadIdx.x == 0) {
@@ -2396,18 +2397,19 @@ template <int GROUP> struct ddp__arrivals {
         }
         __syncthreads(); /* make the initialised barriers visible to all threads */
     }
-    __device__ __forceinline__ void sent(void)
+    /* The barrier of the next load. */
+    __device__ __forceinline__ uint64_t *next(void) const { return bar + waited % 2; }
+    __device__ __forceinline__ void sent(void) const
     {
         if (!GROUP)
             ddp__copy_commit();
         else if (threadIdx.x == 0)
-            ddp__arrivals_sent(bar + asked % 2);
-        asked++;
+            ddp__arrivals_sent(next());
     }
     __device__ __forceinline__ void wait(void)
     {
         if (GROUP)
-            ddp__arrivals_wait(bar + waited % 2, waited / 2 % 2);
+            ddp__arrivals_wait(next(), waited / 2 % 2);
         else
             ddp__copy_wait();
         waited++;
@@ -2428,7 +2430,7 @@ template <typename T> struct ddp__tiles {
                                          int sequence, int head, int first) const
     {
         if constexpr (GROUP) {
-            uint64_t *bar = due.bar + due.asked % 2;
+            uint64_t *bar = due.next();
             for (int i = 0; threadIdx.x == 0 && i < ROWS; i += DDP__FETCHED) {
                 ddp__fetch(bar, tile + i * D, &map, head, first + i, sequence);
                 if (second) ddp__fetch(bar, second + i * D, &map, head + beyond, first + i, sequence);
@@ -4132,11 +4134,9 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long kv_head = (int)blockIdx.x / tiles;
     const int start = (int)blockIdx.x % tiles * rows, first = start + 16 * MR * warp;
-    const long at = ddp__heads_k(&z, kv_head), values = z.kv_heads * z.d;
     const int sequence = (int)(kv_head / z.kv_heads), key = (int)(kv_head % z.kv_heads),
-              query = (int)(key * z.group);
-    const int skipped = start / N, steps = (count + N - 1) / N - skipped; /* in tiles of queries */
-    const int all = (int)z.group * steps;
+              query = (int)(key * z.group), end = query + (int)z.group; /* heads of queries */
+    const int begin = start / N * N; /* no query before it sees these keys */
     const float scale = z.scale * DDP__LOG2E;
     DDP__SHARED(T, k);
     T *v = k + rows * D, *qo = v + rows * D;
@@ -4144,7 +4144,7 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
     ddp__arrivals<GROUP> due((uint64_t *)(sums + 4 * N));
     ddp__tile_rows<T, D, MR, HOLD> left, right;
     float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
-    int i, r, n, e, now = 0;
+    int head = query, from = begin, r, n, e, now = 0;
 
     ddp__tile_zero(dk);
     ddp__tile_zero(dv);
@@ -4152,28 +4152,33 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
     right.rows = v + 16 * MR * warp * D;
     in.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, k, v, (int)z.kv_heads, sequence,
                                                                         (int)z.heads + key, start);
-    ddp__flash_queries<D, N>(due, qo, sums, in, dout, stat, mean, sequence, query, skipped * N);
-    for (i = 0; i < all; i++, now ^= 1) {
+    ddp__flash_queries<D, N>(due, qo, sums, in, dout, stat, mean, sequence, head, from);
+    while (head < end) {
         const T *q = qo + now * 2 * N * D;
         const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
-        const int from = (skipped + i % steps) * N;
+        const int mine = from;
         due.wait();
         __syncthreads();
-        if (i == 0) {
+        if (head == query && from == begin) {
             left.keep();
             right.keep();
         }
-        if (i + 1 < all)
-            ddp__flash_queries<D, N>(due, qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N, in, dout,
-                                     stat, mean, sequence, query + (i + 1) / steps,
-                                     (skipped + (i + 1) % steps) * N);
-        if (!GROUP && first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
+        now ^= 1;
+        from += N;
+        if (from >= count) {
+            from = begin;
+            head++;
+        }
+        if (head < end)
+            ddp__flash_queries<D, N>(due, qo + now * 2 * N * D, sums + now * 2 * N, in, dout, stat, mean,
+                                     sequence, head, from);
+        if (!GROUP && first > mine + N - 1) continue; /* no query of this tile sees a key of this warp */
         ddp__tile_scores<GROUP, N>(s, left, q);
         ddp__tile_scores<GROUP, N>(dp, right, q + N * D);
-        if (first + 16 * MR - 1 > from)
+        if (first + 16 * MR - 1 > mine)
             DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (n = 0; n < N / 8; n++)
                 DDP__UNROLL for (e = 0; e < 4; e++) if (first + 16 * r + lane / 4 + e / 2 * 8 >
-                                                        from + 8 * n + lane % 4 * 2 + e % 2) s[r][n][e] =
+                                                        mine + 8 * n + lane % 4 * 2 + e % 2) s[r][n][e] =
                     -INFINITY;
         DDP__UNROLL for (n = 0; n < N / 8; n++)
         {
@@ -4189,8 +4194,9 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
         ddp__tile_add<GROUP, D, MR, N>(dk, dp, q);
     }
     if (GROUP) __syncthreads(); /* other warps may still read the keys and values by wgmma */
-    ddp__tile_store<D, MR>(grad + at, z.row, first, count, z.d, add, dk, z.scale, k + 16 * MR * warp * D);
-    ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f,
+    grad += ddp__heads_k(&z, kv_head);
+    ddp__tile_store<D, MR>(grad, z.row, first, count, z.d, add, dk, z.scale, k + 16 * MR * warp * D);
+    ddp__tile_store<D, MR>(grad + z.kv_heads * z.d, z.row, first, count, z.d, add, dv, 1.0f,
                            v + 16 * MR * warp * D);
 }
 

@@ -223,12 +223,13 @@ __device__ static __forceinline__ T *ddp__tile_at(const T *tile, int row, int pi
 
 enum { DDP__ARRIVALS = 16 }; /* bytes of shared memory, after the tiles */
 
-/* Loads in flight to two buffers of shared memory that are used in turn. GROUP: loads by the copy engine. */
+/* Loads to two buffers of shared memory that are used in turn, one at a time. GROUP: loads by the copy
+ * engine. */
 template <int GROUP> struct ddp__arrivals {
     uint64_t *bar; /* one per buffer */
-    int asked, waited;
+    int waited;
 
-    __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), asked(0), waited(0)
+    __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), waited(0)
     {
         if (!GROUP) return;
         if (threadIdx.x == 0) {
@@ -237,18 +238,19 @@ template <int GROUP> struct ddp__arrivals {
         }
         __syncthreads(); /* make the initialised barriers visible to all threads */
     }
-    __device__ __forceinline__ void sent(void)
+    /* The barrier of the next load. */
+    __device__ __forceinline__ uint64_t *next(void) const { return bar + waited % 2; }
+    __device__ __forceinline__ void sent(void) const
     {
         if (!GROUP)
             ddp__copy_commit();
         else if (threadIdx.x == 0)
-            ddp__arrivals_sent(bar + asked % 2);
-        asked++;
+            ddp__arrivals_sent(next());
     }
     __device__ __forceinline__ void wait(void)
     {
         if (GROUP)
-            ddp__arrivals_wait(bar + waited % 2, waited / 2 % 2);
+            ddp__arrivals_wait(next(), waited / 2 % 2);
         else
             ddp__copy_wait();
         waited++;
@@ -269,7 +271,7 @@ template <typename T> struct ddp__tiles {
                                          int sequence, int head, int first) const
     {
         if constexpr (GROUP) {
-            uint64_t *bar = due.bar + due.asked % 2;
+            uint64_t *bar = due.next();
             for (int i = 0; threadIdx.x == 0 && i < ROWS; i += DDP__FETCHED) {
                 ddp__fetch(bar, tile + i * D, &map, head, first + i, sequence);
                 if (second) ddp__fetch(bar, second + i * D, &map, head + beyond, first + i, sequence);
