@@ -10,7 +10,7 @@
 # make header        writes dreamddp.h from src/, and the Python binding;  make check-header: checks that both are up to date, and all names
 # make check-abi     checks that programs linked with the last version of the library still work
 # make house         checks the order of modules and files of src/ and accesses to other modules; prints sizes by module
-# make cuda          compiles and links the GPU companion with nvcc for sm_80 and sm_90a, prints registers and spills
+# make cuda          compiles and links the GPU companion with nvcc for sm_80 and sm_90a, prints registers and spills, checks machine code
 # make gpu-check     on a machine with a GPU: all GPU tests, training compared with the CPU, bench/gpu.py
 # make gallery       runs every example and writes docs/gallery.md;  ONLY=name: one entry
 # make split         build/dreamddp.h and build/dreamddp.c;  make lib: build/lib/libdreamddp.a and .so

@@ -42,11 +42,11 @@ build/cuda-part/companion.o: private CUDA_PARTS = -DCUDA_PART -DCUDA_ELEMENTWISE
 $(foreach flavour,cuda cuda-asan cuda-part,$(eval $(call CUDA_RULES,$(flavour))))
 tests-cuda: $(addprefix build/cuda/,$(CUDA_TESTS)) $(CUDA_TRAINERS)
 
-# With nvcc: `make cuda` compiles and links everything and prints the resources of each kernel. It runs nothing. The whole
-# companion is compiled once, for both architectures, and linked to the programs. The commands in the first comments of
-# GPU programs compile the same source. `make cuda-programs` excludes the tests. `make test-all` runs
-# cuda-programs-checked for one architecture with NVCC_HOST=-O0, which gives the same GPU code in two thirds of the time.
-# -Wshadow is only for g++, because a CUDA header declares the name half.
+# With nvcc: `make cuda` compiles and links everything, prints the resources of each kernel, and checks the machine code
+# with tools/check_sass.py. It runs nothing. The whole companion is compiled once and linked to the programs. The commands
+# in the first comments of GPU programs compile the same source. `make cuda-programs` excludes the tests. `make test-all`
+# runs cuda-programs-checked for one architecture with NVCC_HOST=-O0, which gives the same GPU code in two thirds of the
+# time. -Wshadow is only for g++, because a CUDA header declares the name half.
 NVCC         ?= nvcc
 NVCC_DIR     ?= build/nvcc
 NVCC_ARCHS   ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a
@@ -60,7 +60,10 @@ CUDA_PROGRAMS = $(addprefix $(NVCC_DIR)/,$(notdir $(basename $(shell grep -ls dr
 $(NVCC_DIR):
 	@mkdir -p $@
 $(NVCC_DIR)/kernels.o: tests/header/cuda.cu dreamddp_cuda.cuh dreamddp.h | deps $(NVCC_DIR)
-	$(NVCC_COMPILE) $(NVCC_ARCHS) $(NVCC_HOST) -Xptxas -v -Dmain=ddp__unused_main -I. -c $< -o $@ >$(@:.o=.txt) 2>&1 || { cat $(@:.o=.txt); exit 1; }
+	@rm -rf $(NVCC_DIR)/code && mkdir $(NVCC_DIR)/code
+	$(NVCC_COMPILE) $(NVCC_ARCHS) $(NVCC_HOST) -Xptxas -v --keep --keep-dir $(NVCC_DIR)/code -Dmain=ddp__unused_main -I. -c $< -o $@ \
+	    >$(@:.o=.txt) 2>&1 || { cat $(@:.o=.txt); exit 1; }
+	@find $(NVCC_DIR)/code -type f ! -name '*.cubin' ! -name '*.ptx' -delete
 $(NVCC_DIR)/%: examples/train/%.c $(NVCC_DIR)/kernels.o
 	$(NVCC_PROGRAM) -x cu $< -Xlinker $(NVCC_DIR)/kernels.o -o $@ $(NVCC_LIBS)
 $(NVCC_DIR)/%: examples/%.cu $(NVCC_DIR)/kernels.o
@@ -85,6 +88,7 @@ gpu-check:
 	@tools/gpu_check.py $(GPU_CHECK) || [ $$? = 77 ]
 cuda-programs: $(NVCC_DIR)/kernels.o $(CUDA_PROGRAMS) | deps-header
 	@tools/ptxas.py $(NVCC_DIR)/kernels.txt
+	@tools/check_sass.py --install --log $(NVCC_DIR)/kernels.txt $(NVCC_DIR)/code/*.cubin || [ $$? = 77 ]
 cuda-programs-checked:
 	@command -v $(firstword $(NVCC)) >/dev/null || { echo "skipped: cuda-programs: $(firstword $(NVCC)) is not installed"; exit 77; }
 	@$(MAKE) --no-print-directory -s NVCC_DIR=build/nvcc90 NVCC_ARCHS="$(NVCC_TEST)" NVCC_HOST=-O0 cuda-programs
