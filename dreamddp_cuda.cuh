@@ -5,7 +5,8 @@
  *     #include "dreamddp_cuda.cuh"
  * The file includes dreamddp.h. Build with nvcc, C++17, for compute capability 8.0 or later:
  *     nvcc -O3 -std=c++17 -arch=sm_90a x.cu -lcublas -lcublasLt -lnccl -lpthread
- * -arch=sm_90a is for an H100; use -arch=native for the GPU of this machine.
+ * -arch=sm_90a is for an H100 or H200, where -arch=native would omit the wgmma kernels. For other GPUs use
+ * -arch=native.
  *
  * EXAMPLE. The settings of a context on GPU 0 with bfloat16 arithmetic. All else is as in dreamddp.h:
  *     ddp_backend gpu = ddp_cuda(DDP_CUDA_BF16, 0);

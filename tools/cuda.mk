@@ -47,9 +47,11 @@ tests-cuda: $(addprefix build/cuda/,$(CUDA_TESTS)) $(CUDA_TRAINERS)
 # in the first comments of GPU programs compile the same source. `make cuda-programs` excludes the tests. `make test-all`
 # runs cuda-programs-checked for one architecture with NVCC_HOST=-O0, which gives the same GPU code in two thirds of the
 # time. -Wshadow is only for g++, because a CUDA header declares the name half.
+# The library has machine code for compute capability 8.x and 9.0, and PTX, which the driver of a later GPU compiles. The
+# PTX is for compute_90, because PTX for compute_90a runs on 9.0 only. It has no wgmma.
 NVCC         ?= nvcc
 NVCC_DIR     ?= build/nvcc
-NVCC_ARCHS   ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a
+NVCC_ARCHS   ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90
 NVCC_TEST    ?= -gencode arch=compute_90a,code=sm_90a
 NVCC_HOST    ?= -O2
 NVCC_WARN    ?= -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror

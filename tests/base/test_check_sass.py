@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """[pure] tools/check_sass.py on small listings in the format of nvdisasm: it reports left factors of wgmma that an iteration may
-not have written, spills in the loops of attention, and serialised products. No GPU tool is needed."""
+not have written, spills in the loops of attention, and serialised products. Also the architectures of the GPU library. No GPU
+tool is needed."""
 import os
+import re
 import subprocess
 import sys
 
@@ -119,6 +121,17 @@ def the_program_reports_faults_and_messages_of_ptxas(folder):
                               ([good, bad], 1, "ddp__k_flash"), (["--log", log, good], 1, "(C7510)"), (["--log", good, good], 0, "0 faults")):
         r = subprocess.run([sys.executable, CHECK, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         expect(r.returncode == code and text in r.stdout, (words, r.returncode, r.stdout))
+
+
+@case
+def library_has_ptx_that_later_gpus_accept(folder):
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "NVCC_ARCHS")}
+    r = subprocess.run(["make", "-n", "-B", "build/lib/libdreamddp_cuda.so"], cwd=os.path.join(HERE, "..", ".."), env=env,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    codes = re.findall(r"-gencode arch=compute_(\w+),code=(\w+)", r.stdout)
+    expect(("90a", "sm_90a") in codes, codes)
+    ptx = [arch for arch, code in codes if code.startswith("compute_")]
+    expect(ptx and all(arch.isdigit() for arch in ptx), "PTX for an architecture with a letter runs on that one only: %s" % codes)
 
 
 if __name__ == "__main__":
