@@ -4622,12 +4622,14 @@ static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int)
 
 /* ==== cuda/embedding.cuh ==== [cuda] */
 /* embedding, position and rope: operators that depend on tokens and their positions. The gradient of the
- * token table needs no atomics. Rows are sorted by token, and rows with the same token keep their order. Each
- * block adds one segment of the sorted rows. A token that spans several segments gets their sums in order. */
+ * token table needs no atomics. A radix sort orders the rows by token, and rows with the same token keep
+ * their order. Each block adds one segment of the sorted rows. A token that spans several segments gets their
+ * sums in order. */
 
 enum {
     DDP__EMBEDDING_THREADS = 128,
-    DDP__EMBEDDING_TILE = 1024,
+    DDP__EMBEDDING_DIGITS = 256, /* a digit of a token is 8 bits */
+    DDP__EMBEDDING_TILE = 1024,  /* rows that a block sorts */
     DDP__EMBEDDING_SEGMENT = 64,
     DDP__POSITION_THREADS = 256
 };
@@ -4650,40 +4652,65 @@ static __global__ void ddp__k_embedding(T *out, const int *token, const T *table
     ddp__piece_store(out + row * n, x, at, n, wide, 0);
 }
 
-/* order[place of row] = row. The place is the number of rows with a smaller token plus the number of earlier
- * rows with the same token. The kernel compares all pairs of rows: for the rows of a batch this takes less
- * time than the launches of a sort. */
-static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
-    ddp__k_embedding_order(int *order, const int *token, long rows)
-{
-    const long row = (long)blockIdx.x * DDP__EMBEDDING_THREADS + threadIdx.x;
-    const int mine = row < rows ? token[row] : 0;
-    __shared__ int4 tile[DDP__EMBEDDING_TILE / 4];
-    int *one = (int *)tile;
-    long place = 0;
+/* ---- the sort, from the lowest digit of the tokens to the highest. A block has a tile of rows, and its
+ * thread d handles the rows whose digit is d, in order. The order of the blocks therefore has no effect.
+ * ---- */
 
-    for (long from = 0; from < rows; from += DDP__EMBEDDING_TILE) {
-        const int n = rows - from < DDP__EMBEDDING_TILE ? (int)(rows - from) : DDP__EMBEDDING_TILE;
-        int i, count = 0;
+struct ddp__embedding_tile {
+    unsigned char digit[DDP__EMBEDDING_TILE];
+    int row[DDP__EMBEDDING_TILE];
+
+    /* Loads the tile and returns its number of rows. from: the rows in the order of the lower digits. NULL
+     * means that this is the first digit. Tokens outside 0..v-1 sort as v. All threads of the block must
+     * call it. */
+    __device__ int load(const int *from, const int *token, long rows, long v, int shift)
+    {
+        const long first = (long)blockIdx.x * DDP__EMBEDDING_TILE, left = rows - first;
+        const int count = left < DDP__EMBEDDING_TILE ? (int)left : (int)DDP__EMBEDDING_TILE;
+
+        for (int i = (int)threadIdx.x; i < count; i += DDP__EMBEDDING_DIGITS) {
+            const int mine = from ? from[first + i] : (int)first + i;
+            const long key = token[mine] >= 0 && token[mine] < v ? token[mine] : v;
+            row[i] = mine;
+            digit[i] = (unsigned char)(key >> shift);
+        }
         __syncthreads();
-        for (i = (int)threadIdx.x; i < DDP__EMBEDDING_TILE; i += DDP__EMBEDDING_THREADS)
-            one[i] = i < n ? token[from + i] : INT_MAX; /* INT_MAX is below no token */
-        __syncthreads();
-        if (from + DDP__EMBEDDING_TILE <= row)
-            for (i = 0; i < DDP__EMBEDDING_TILE / 4; i++) {
-                const int4 v = tile[i];
-                count += (v.x <= mine) + (v.y <= mine) + (v.z <= mine) + (v.w <= mine);
-            }
-        else if (from > row)
-            for (i = 0; i < DDP__EMBEDDING_TILE / 4; i++) {
-                const int4 v = tile[i];
-                count += (v.x < mine) + (v.y < mine) + (v.z < mine) + (v.w < mine);
-            }
-        else
-            for (i = 0; i < n; i++) count += one[i] < mine || (one[i] == mine && from + i < row);
-        place += count;
+        return count;
     }
-    if (row < rows) order[place] = (int)row;
+};
+
+/* count[block][d]: the number of rows of the block's tile with digit d. */
+static __global__ void __launch_bounds__(DDP__EMBEDDING_DIGITS)
+    ddp__k_embedding_count(int *count, const int *from, const int *token, long rows, long v, int shift)
+{
+    __shared__ ddp__embedding_tile tile;
+    const int n = tile.load(from, token, rows, v, shift);
+    int sum = 0;
+
+    for (int i = 0; i < n; i++) sum += tile.digit[i] == threadIdx.x;
+    count[blockIdx.x * DDP__EMBEDDING_DIGITS + threadIdx.x] = sum;
+}
+
+/* to: the rows in the order of this digit and the lower ones. */
+static __global__ void __launch_bounds__(DDP__EMBEDDING_DIGITS)
+    ddp__k_embedding_order(int *to, const int *count, const int *from, const int *token, long rows, long v,
+                           int shift)
+{
+    __shared__ ddp__embedding_tile tile;
+    __shared__ int total[DDP__EMBEDDING_DIGITS];
+    int all = 0, place = 0, n;
+
+    DDP__UNROLL_4 for (unsigned b = 0; b < gridDim.x; b++)
+    {
+        const int these = count[b * DDP__EMBEDDING_DIGITS + threadIdx.x];
+        all += these;
+        if (b < blockIdx.x) place += these; /* rows of earlier tiles come first */
+    }
+    total[threadIdx.x] = all;
+    n = tile.load(from, token, rows, v, shift); /* also makes total visible */
+    for (unsigned d = 0; d < threadIdx.x; d++) place += total[d];
+    for (int i = 0; i < n; i++)
+        if (tile.digit[i] == threadIdx.x) to[place++] = tile.row[i];
 }
 
 /* One block per (segment of places, columns): adds the rows of each of its tokens, in order. If a token is
@@ -4747,6 +4774,24 @@ template <typename T> static void ddp__cuda_embedding_forward(ddp__cuda *dev, co
               ddp__wide<T>(n, c->out, c->param[0]));
 }
 
+/* order[0..rows-1]: the rows, sorted by token. spare: [rows]. count: [tiles of rows][digits]. */
+static void ddp__cuda_embedding_order(ddp__cuda *dev, int *order, int *spare, int *count, const int *token,
+                                      long rows, long v)
+{
+    const unsigned tiles = (unsigned)ddp__blocks(rows, DDP__EMBEDDING_TILE);
+    const int *from = NULL;
+    int digits = 1;
+
+    while (v >> 8 * digits) digits++;
+    for (int i = 0; i < digits; i++) {
+        int *to = (digits - i) % 2 ? order : spare; /* the last digit's result is in order */
+        DDP__RUN(ddp__k_embedding_count, tiles, DDP__EMBEDDING_DIGITS, count, from, token, rows, v, 8 * i);
+        DDP__RUN(ddp__k_embedding_order, tiles, DDP__EMBEDDING_DIGITS, to, count, from, token, rows, v,
+                 8 * i);
+        from = to;
+    }
+}
+
 template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long rows = ddp_shape_rows(&c->spec->out);
@@ -4754,11 +4799,11 @@ template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, c
     const unsigned segments = (unsigned)ddp__blocks(rows, DDP__EMBEDDING_SEGMENT);
     const dim3 blocks(segments, (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
     const dim3 joins(segments, (unsigned)ddp__blocks(n, DDP__EMBEDDING_THREADS));
-    int *order = (int *)dev->scratch;
-    float *part = (float *)(order + rows);
+    int *order = (int *)dev->scratch, *spare = order + rows, *count = spare + rows;
+    float *part = (float *)(count + ddp__blocks(rows, DDP__EMBEDDING_TILE) * DDP__EMBEDDING_DIGITS);
 
     if (!c->grad_param[0]) return;
-    DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0], rows);
+    ddp__cuda_embedding_order(dev, order, spare, count, (const int *)c->in[0], rows, v);
     DDP__RUN((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part,
              (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n, ddp__wide<T>(n, c->grad_out));
     DDP__RUN(ddp__k_embedding_join, joins, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part,
@@ -4768,8 +4813,10 @@ template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, c
 static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int)
 {
     const size_t rows = (size_t)ddp_shape_rows(&s->out),
-                 segments = (rows + DDP__EMBEDDING_SEGMENT - 1) / DDP__EMBEDDING_SEGMENT;
-    return rows * sizeof(int) + 2 * segments * (size_t)s->param[0].shape.dim[1] * sizeof(float);
+                 segments = (rows + DDP__EMBEDDING_SEGMENT - 1) / DDP__EMBEDDING_SEGMENT,
+                 tiles = (size_t)ddp__blocks((long)rows, DDP__EMBEDDING_TILE);
+    return (2 * rows + tiles * DDP__EMBEDDING_DIGITS) * sizeof(int) +
+           2 * segments * (size_t)s->param[0].shape.dim[1] * sizeof(float);
 }
 
 /* ---- position: each thread owns a piece of the n elements of a sequence and adds the sequences in order

@@ -111,7 +111,9 @@ static void rows_in_registers_are_bit_identical(void **state)
 
 static void embedding_matches_the_cpu(void **state)
 {
-    static const long sizes[][3] = {{1, 1, 3}, {300, 5, 24}, {70, 40, 61}, {1100, 3, 8}};
+    /* the table's rows: one digit of the sort, two and three. The last two have several tiles of rows. */
+    static const long sizes[][3] = {{1, 1, 3},    {300, 5, 24},   {70, 40, 61},
+                                    {1100, 3, 8}, {2500, 300, 5}, {2049, 70000, 2}};
     size_t i;
 
     (void)state;
