@@ -251,10 +251,10 @@ def check(lines, name):
 
 
 def nvdisasm(install):
-    """The path of nvdisasm: from PATH, from the directory of nvcc, or from PyPI. None if it is missing."""
+    """The path of nvdisasm: from the directory of nvcc, from PATH, or from PyPI. None if it is missing."""
     def find():
         nvcc = shutil.which("nvcc")
-        there = [shutil.which("nvdisasm"), os.path.join(os.path.dirname(os.path.realpath(nvcc)), "nvdisasm") if nvcc else None]
+        there = [os.path.join(os.path.dirname(os.path.realpath(nvcc)), "nvdisasm") if nvcc else None, shutil.which("nvdisasm")]
         there += glob.glob(PRIVATE + "/lib/python3*/site-packages/nvidia/*/bin/nvdisasm")
         return next((path for path in there if path and os.access(path, os.X_OK)), None)
 
@@ -268,7 +268,10 @@ def listing(path, tool):
     if path.endswith(".sass"):
         with open(path, encoding="utf-8", errors="replace") as f:
             return f.read().splitlines()
-    return subprocess.run([tool, "-c", path], stdout=subprocess.PIPE, check=True, text=True).stdout.splitlines()
+    ran = subprocess.run([tool, "-c", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if ran.returncode:
+        sys.exit("check_sass: %s cannot read %s: %s" % (tool, path, ran.stdout.strip()))
+    return ran.stdout.splitlines()
 
 
 def main(argv):
