@@ -181,6 +181,8 @@ typedef struct ddp__cuda {
     int tf32;                              /* 1 if products may round their inputs to TF32 */
     decltype(&cuTensorMapEncodeTiled) map; /* for attention with Hopper's wgmma and copy engine (flash.cuh),
                                             * or NULL if not used */
+    int *late, *late_there;                /* pinned: set to 1 by a kernel to which the copy engine did not
+                                            * deliver a tile in time, and its device address */
     cudaStream_t stream;                   /* for computing */
     int own_stream;
     cublasLtHandle_t blas_lt;
@@ -223,6 +225,11 @@ static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
 {
     ddp_status code = DDP_OK;
 
+    if (!ddp__atomic_load(&dev->failed) && dev->late && ddp__atomic_load(dev->late))
+        ddp__cuda_fail(dev, DDP_FAILED,
+                       "GPU %d: the copy engine did not load a tile for attention in time, and results are "
+                       "incomplete; compile with -arch=sm_90, whose attention does not use it",
+                       dev->device);
     if (!ddp__atomic_load(&dev->failed)) return DDP_OK;
     pthread_mutex_lock(&dev->lock);
     code = dev->error.code;
@@ -332,6 +339,7 @@ static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
     if (dev->stream) (void)cudaStreamSynchronize(dev->stream);
     (void)cudaFree(dev->scratch);
     (void)cudaFree(dev->workspace);
+    if (dev->late) (void)cudaFreeHost(dev->late);
     if (dev->products_free) dev->products_free(dev);
     if (dev->blas_lt) (void)cublasLtDestroy(dev->blas_lt);
     if (dev->own_stream) (void)cudaStreamDestroy(dev->stream);
@@ -2335,13 +2343,25 @@ __device__ static __forceinline__ void ddp__arrivals_sent(uint64_t *bar)
                    : "memory");
 }
 
-/* Waits until the phase of this parity ends: 0 for the first phase, then 1 and 0 in turn. */
-__device__ static __forceinline__ void ddp__arrivals_wait(uint64_t *bar, int parity)
+/* Returns 1 if the phase of this parity has ended: 0 for the first phase, then 1 and 0 in turn. Waits a short
+ * time for it, which the hardware chooses. */
+__device__ static __forceinline__ int ddp__arrivals_try(uint64_t *bar, int parity)
 {
-    DDP__GROUP_ASM("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra "
-                   "AGAIN;\n}\n" ::"r"((uint32_t)__cvta_generic_to_shared(bar)),
-                   "r"(parity)
+    int ended = 1;
+    DDP__GROUP_ASM("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                   "selp.s32 %0, 1, 0, p;\n}\n"
+                   : "=r"(ended)
+                   : "r"((uint32_t)__cvta_generic_to_shared(bar)), "r"(parity)
                    : "memory");
+    return ended;
+}
+
+/* Time in nanoseconds, of a clock that all multiprocessors share. */
+__device__ static __forceinline__ uint64_t ddp__nanoseconds(void)
+{
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;\n" : "=l"(now));
+    return now;
 }
 
 /* 2^x to 2 units in the last place, or 0 below 2^-126. */
@@ -2381,15 +2401,40 @@ __device__ static __forceinline__ T *ddp__tile_at(const T *tile, int row, int pi
     return const_cast<T *>(tile) + row * D + ((piece ^ (row & 7)) * ddp__vec<T>::width);
 }
 
-enum { DDP__ARRIVALS = 16 }; /* bytes of shared memory, after the tiles */
+enum {
+    DDP__ARRIVALS = 16,   /* bytes of shared memory, after the tiles */
+    DDP__ARRIVALS_S = 10, /* the longest wait for a load, in seconds */
+    DDP__ARRIVALS_ASK_NS = 100000
+};
+
+/* Waits until the phase of this parity ends. Returns 1 if it does not end in DDP__ARRIVALS_S, and sets *late,
+ * which is in pinned memory of the host. If *late is set, waits end after DDP__ARRIVALS_ASK_NS. */
+__device__ static __forceinline__ int ddp__arrivals_late(uint64_t *bar, int parity, volatile int *late)
+{
+    uint64_t begin, passed;
+
+    if (ddp__arrivals_try(bar, parity)) return 0;
+    begin = ddp__nanoseconds();
+    while (!ddp__arrivals_try(bar, parity)) {
+        passed = ddp__nanoseconds() - begin;
+        if (passed < DDP__ARRIVALS_ASK_NS)
+            continue; /* reading memory of the host would delay a normal wait */
+        if (*late || passed > DDP__ARRIVALS_S * (uint64_t)1000000000) {
+            *late = 1;
+            return 1;
+        }
+    }
+    return 0;
+}
 
 /* Loads to two buffers of shared memory that are used in turn, one at a time. GROUP: loads by the copy
  * engine. */
 template <int GROUP> struct ddp__arrivals {
     uint64_t *bar; /* one per buffer */
+    int *late;     /* of ddp__arrivals_late */
     int waited;
 
-    __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), waited(0)
+    __device__ __forceinline__ ddp__arrivals(uint64_t *shared, int *flag) : bar(shared), late(flag), waited(0)
     {
         if (!GROUP) return;
         if (threadIdx.x == 0) {
@@ -2407,13 +2452,21 @@ template <int GROUP> struct ddp__arrivals {
         else if (threadIdx.x == 0)
             ddp__arrivals_sent(next());
     }
-    __device__ __forceinline__ void wait(void)
+    /* Waits for the load and for all threads of the block, which then have stopped using the other buffer.
+     * Returns 1 in all threads if the load is late: the block must end, because its barriers have no defined
+     * state. */
+    __device__ __forceinline__ int wait(void)
     {
+        int is_late = 0;
+
         if (GROUP)
-            ddp__arrivals_wait(next(), waited / 2 % 2);
+            is_late = ddp__arrivals_late(next(), waited / 2 % 2, late);
         else
             ddp__copy_wait();
         waited++;
+        if (GROUP) return __syncthreads_or(is_late);
+        __syncthreads();
+        return 0;
     }
 };
 
@@ -2421,6 +2474,7 @@ template <int GROUP> struct ddp__arrivals {
  * of one head. */
 template <typename T> struct ddp__tiles {
     CUtensorMap map; /* for the copy engine */
+    int *late;       /* of ddp__arrivals_late */
     const T *base;
     int heads, count, d;
 
@@ -3973,7 +4027,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
               key = (int)(z.heads + query / z.group);
     DDP__SHARED(T, q);
     T *kv = q + rows * D; /* two buffers of keys and values */
-    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D));
+    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D), in.late);
     ddp__tile_rows<T, D, MR, HOLD> left;
     float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
     int first, r, h, n, now = 0;
@@ -3990,8 +4044,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     due.sent();
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
-        due.wait();
-        __syncthreads(); /* the tile is complete, and no warp uses the tile before it any more */
+        if (due.wait()) return;
         if (first == 0) left.keep();
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
@@ -4051,7 +4104,7 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
               key = (int)(z.heads + query / z.group);
     DDP__SHARED(T, q);
     T *o = q + rows * D, *kv = o + rows * D;
-    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D));
+    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D), in.late);
     ddp__tile_rows<T, D, MR, HOLD> left, right;
     float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int first, r, h, n, i, now = 0;
@@ -4073,8 +4126,7 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
     due.sent();
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
-        due.wait();
-        __syncthreads();
+        if (due.wait()) return;
         if (first == 0) {
             left.keep();
             right.keep();
@@ -4142,7 +4194,7 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
     DDP__SHARED(T, k);
     T *v = k + rows * D, *qo = v + rows * D;
     float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both buffers */
-    ddp__arrivals<GROUP> due((uint64_t *)(sums + 4 * N));
+    ddp__arrivals<GROUP> due((uint64_t *)(sums + 4 * N), in.late);
     ddp__tile_rows<T, D, MR, HOLD> left, right;
     float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int head = query, from = begin, r, n, e, now = 0;
@@ -4158,8 +4210,7 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
         const T *q = qo + now * 2 * N * D;
         const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
         const int mine = from;
-        due.wait();
-        __syncthreads();
+        if (due.wait()) return;
         if (head == query && from == begin) {
             left.keep();
             right.keep();
@@ -4222,6 +4273,7 @@ static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads
     ddp__tiles<T> s = {};
     int e = 0;
 
+    s.late = dev->late_there;
     s.base = (const T *)array;
     s.heads = (int)heads;
     s.count = (int)z->t;
@@ -4313,7 +4365,11 @@ static inline void ddp__cuda_flash_open(ddp__cuda *dev)
     DDP__RUN(ddp__k_groups, 1, 1, (int *)dev->workspace);
     (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
     (void)DDP__CUDA(dev, cudaMemcpy(&yes, dev->workspace, sizeof yes, cudaMemcpyDeviceToHost));
-    if (yes) dev->map = (decltype(dev->map))ddp__cuda_driver("cuTensorMapEncodeTiled");
+    if (!yes || DDP__CUDA(dev, cudaHostAlloc((void **)&dev->late, sizeof *dev->late, cudaHostAllocMapped)))
+        return;
+    *dev->late = 0;
+    if (!DDP__CUDA(dev, cudaHostGetDevicePointer((void **)&dev->late_there, dev->late, 0)))
+        dev->map = (decltype(dev->map))ddp__cuda_driver("cuTensorMapEncodeTiled");
 }
 
 /* ==== cuda/attention.cuh ==== [cuda] */

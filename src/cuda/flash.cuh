@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
               key = (int)(z.heads + query / z.group);
     DDP__SHARED(T, q);
     T *kv = q + rows * D; /* two buffers of keys and values */
-    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D));
+    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D), in.late);
     ddp__tile_rows<T, D, MR, HOLD> left;
     float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
     int first, r, h, n, now = 0;
@@ -84,8 +84,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     due.sent();
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
-        due.wait();
-        __syncthreads(); /* the tile is complete, and no warp uses the tile before it any more */
+        if (due.wait()) return;
         if (first == 0) left.keep();
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
@@ -145,7 +144,7 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
               key = (int)(z.heads + query / z.group);
     DDP__SHARED(T, q);
     T *o = q + rows * D, *kv = o + rows * D;
-    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D));
+    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D), in.late);
     ddp__tile_rows<T, D, MR, HOLD> left, right;
     float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int first, r, h, n, i, now = 0;
@@ -167,8 +166,7 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
     due.sent();
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
-        due.wait();
-        __syncthreads();
+        if (due.wait()) return;
         if (first == 0) {
             left.keep();
             right.keep();
@@ -236,7 +234,7 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
     DDP__SHARED(T, k);
     T *v = k + rows * D, *qo = v + rows * D;
     float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both buffers */
-    ddp__arrivals<GROUP> due((uint64_t *)(sums + 4 * N));
+    ddp__arrivals<GROUP> due((uint64_t *)(sums + 4 * N), in.late);
     ddp__tile_rows<T, D, MR, HOLD> left, right;
     float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int head = query, from = begin, r, n, e, now = 0;
@@ -252,8 +250,7 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
         const T *q = qo + now * 2 * N * D;
         const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
         const int mine = from;
-        due.wait();
-        __syncthreads();
+        if (due.wait()) return;
         if (head == query && from == begin) {
             left.keep();
             right.keep();
@@ -316,6 +313,7 @@ static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads
     ddp__tiles<T> s = {};
     int e = 0;
 
+    s.late = dev->late_there;
     s.base = (const T *)array;
     s.heads = (int)heads;
     s.count = (int)z->t;
@@ -407,5 +405,9 @@ static inline void ddp__cuda_flash_open(ddp__cuda *dev)
     DDP__RUN(ddp__k_groups, 1, 1, (int *)dev->workspace);
     (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
     (void)DDP__CUDA(dev, cudaMemcpy(&yes, dev->workspace, sizeof yes, cudaMemcpyDeviceToHost));
-    if (yes) dev->map = (decltype(dev->map))ddp__cuda_driver("cuTensorMapEncodeTiled");
+    if (!yes || DDP__CUDA(dev, cudaHostAlloc((void **)&dev->late, sizeof *dev->late, cudaHostAllocMapped)))
+        return;
+    *dev->late = 0;
+    if (!DDP__CUDA(dev, cudaHostGetDevicePointer((void **)&dev->late_there, dev->late, 0)))
+        dev->map = (decltype(dev->map))ddp__cuda_driver("cuTensorMapEncodeTiled");
 }

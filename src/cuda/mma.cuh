@@ -175,13 +175,25 @@ __device__ static __forceinline__ void ddp__arrivals_sent(uint64_t *bar)
                    : "memory");
 }
 
-/* Waits until the phase of this parity ends: 0 for the first phase, then 1 and 0 in turn. */
-__device__ static __forceinline__ void ddp__arrivals_wait(uint64_t *bar, int parity)
+/* Returns 1 if the phase of this parity has ended: 0 for the first phase, then 1 and 0 in turn. Waits a short
+ * time for it, which the hardware chooses. */
+__device__ static __forceinline__ int ddp__arrivals_try(uint64_t *bar, int parity)
 {
-    DDP__GROUP_ASM("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra "
-                   "AGAIN;\n}\n" ::"r"((uint32_t)__cvta_generic_to_shared(bar)),
-                   "r"(parity)
+    int ended = 1;
+    DDP__GROUP_ASM("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                   "selp.s32 %0, 1, 0, p;\n}\n"
+                   : "=r"(ended)
+                   : "r"((uint32_t)__cvta_generic_to_shared(bar)), "r"(parity)
                    : "memory");
+    return ended;
+}
+
+/* Time in nanoseconds, of a clock that all multiprocessors share. */
+__device__ static __forceinline__ uint64_t ddp__nanoseconds(void)
+{
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;\n" : "=l"(now));
+    return now;
 }
 
 /* 2^x to 2 units in the last place, or 0 below 2^-126. */
@@ -221,15 +233,40 @@ __device__ static __forceinline__ T *ddp__tile_at(const T *tile, int row, int pi
     return const_cast<T *>(tile) + row * D + ((piece ^ (row & 7)) * ddp__vec<T>::width);
 }
 
-enum { DDP__ARRIVALS = 16 }; /* bytes of shared memory, after the tiles */
+enum {
+    DDP__ARRIVALS = 16,   /* bytes of shared memory, after the tiles */
+    DDP__ARRIVALS_S = 10, /* the longest wait for a load, in seconds */
+    DDP__ARRIVALS_ASK_NS = 100000
+};
+
+/* Waits until the phase of this parity ends. Returns 1 if it does not end in DDP__ARRIVALS_S, and sets *late,
+ * which is in pinned memory of the host. If *late is set, waits end after DDP__ARRIVALS_ASK_NS. */
+__device__ static __forceinline__ int ddp__arrivals_late(uint64_t *bar, int parity, volatile int *late)
+{
+    uint64_t begin, passed;
+
+    if (ddp__arrivals_try(bar, parity)) return 0;
+    begin = ddp__nanoseconds();
+    while (!ddp__arrivals_try(bar, parity)) {
+        passed = ddp__nanoseconds() - begin;
+        if (passed < DDP__ARRIVALS_ASK_NS)
+            continue; /* reading memory of the host would delay a normal wait */
+        if (*late || passed > DDP__ARRIVALS_S * (uint64_t)1000000000) {
+            *late = 1;
+            return 1;
+        }
+    }
+    return 0;
+}
 
 /* Loads to two buffers of shared memory that are used in turn, one at a time. GROUP: loads by the copy
  * engine. */
 template <int GROUP> struct ddp__arrivals {
     uint64_t *bar; /* one per buffer */
+    int *late;     /* of ddp__arrivals_late */
     int waited;
 
-    __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), waited(0)
+    __device__ __forceinline__ ddp__arrivals(uint64_t *shared, int *flag) : bar(shared), late(flag), waited(0)
     {
         if (!GROUP) return;
         if (threadIdx.x == 0) {
@@ -247,13 +284,21 @@ template <int GROUP> struct ddp__arrivals {
         else if (threadIdx.x == 0)
             ddp__arrivals_sent(next());
     }
-    __device__ __forceinline__ void wait(void)
+    /* Waits for the load and for all threads of the block, which then have stopped using the other buffer.
+     * Returns 1 in all threads if the load is late: the block must end, because its barriers have no defined
+     * state. */
+    __device__ __forceinline__ int wait(void)
     {
+        int is_late = 0;
+
         if (GROUP)
-            ddp__arrivals_wait(next(), waited / 2 % 2);
+            is_late = ddp__arrivals_late(next(), waited / 2 % 2, late);
         else
             ddp__copy_wait();
         waited++;
+        if (GROUP) return __syncthreads_or(is_late);
+        __syncthreads();
+        return 0;
     }
 };
 
@@ -261,6 +306,7 @@ template <int GROUP> struct ddp__arrivals {
  * of one head. */
 template <typename T> struct ddp__tiles {
     CUtensorMap map; /* for the copy engine */
+    int *late;       /* of ddp__arrivals_late */
     const T *base;
     int heads, count, d;
 

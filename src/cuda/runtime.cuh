@@ -29,6 +29,8 @@ typedef struct ddp__cuda {
     int tf32;                              /* 1 if products may round their inputs to TF32 */
     decltype(&cuTensorMapEncodeTiled) map; /* for attention with Hopper's wgmma and copy engine (flash.cuh),
                                             * or NULL if not used */
+    int *late, *late_there;                /* pinned: set to 1 by a kernel to which the copy engine did not
+                                            * deliver a tile in time, and its device address */
     cudaStream_t stream;                   /* for computing */
     int own_stream;
     cublasLtHandle_t blas_lt;
@@ -71,6 +73,11 @@ static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
 {
     ddp_status code = DDP_OK;
 
+    if (!ddp__atomic_load(&dev->failed) && dev->late && ddp__atomic_load(dev->late))
+        ddp__cuda_fail(dev, DDP_FAILED,
+                       "GPU %d: the copy engine did not load a tile for attention in time, and results are "
+                       "incomplete; compile with -arch=sm_90, whose attention does not use it",
+                       dev->device);
     if (!ddp__atomic_load(&dev->failed)) return DDP_OK;
     pthread_mutex_lock(&dev->lock);
     code = dev->error.code;
@@ -180,6 +187,7 @@ static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
     if (dev->stream) (void)cudaStreamSynchronize(dev->stream);
     (void)cudaFree(dev->scratch);
     (void)cudaFree(dev->workspace);
+    if (dev->late) (void)cudaFreeHost(dev->late);
     if (dev->products_free) dev->products_free(dev);
     if (dev->blas_lt) (void)cublasLtDestroy(dev->blas_lt);
     if (dev->own_stream) (void)cudaStreamDestroy(dev->stream);

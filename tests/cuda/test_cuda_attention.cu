@@ -95,6 +95,33 @@ static void driver_without_tensor_maps_selects_portable_kernels(void **state)
     cuda_check_run(dev, &k, 1);
     ddp__cuda_close(dev);
 }
+
+/* The kernels make 14 (forward), 18 (dk and dv) and 18 (dq) requests to the copy engine. */
+static void load_that_never_arrives_fails_the_device(void **state)
+{
+    static const int lost[] = {0, 5, 13, 14, 19, 31, 32, 37, 49};
+    const cuda_case k = attention(1, 130, 1, 1, 64);
+
+    (void)state;
+    for (int i = 0; i < 9; i++) {
+        ddp__cuda *dev = cuda_device(DDP_CUDA_BF16, attention_alone);
+        ddp_error err = DDP__ZEROS;
+        ddp_op_call gpu;
+        cuda_check c;
+
+        cuda_open(&c, dev, &k);
+        cuda_each(&c, cuda_send_one);
+        cuda_call(&c, 1, 0, &gpu);
+        cuda_on_cpu::requests_until_loss() = lost[i];
+        c.gpu->forward(&gpu);
+        c.gpu->backward(&gpu);
+        assert_int_equal(cudaStreamSynchronize(dev->stream), cudaSuccess);
+        assert_int_equal(ddp__cuda_status(dev, &err), DDP_FAILED);
+        assert_non_null(strstr(err.msg, "the copy engine did not load a tile for attention in time"));
+        cuda_shut(&c);
+        ddp__cuda_close(dev);
+    }
+}
 #endif
 
 static void tensor_cores_with_64_columns_match_the_cpu(void **state)
@@ -218,6 +245,7 @@ int main(void)
 #ifdef DDP_CUDA_ON_CPU
         cmocka_unit_test(little_shared_memory_selects_smaller_tiles),
         cmocka_unit_test(driver_without_tensor_maps_selects_portable_kernels),
+        cmocka_unit_test(load_that_never_arrives_fails_the_device),
 #endif
         cmocka_unit_test(tensor_cores_with_64_columns_match_the_cpu),
         cmocka_unit_test(tensor_cores_with_128_columns_match_the_cpu),
