@@ -1,7 +1,9 @@
 /* Kernels of the GPU companion compared with the memory rate of the device, one JSON object per line:
  *
- *   nvcc -O3 -std=c++17 -arch=native -I. bench/bench_gpu.cu -o bench_gpu -lcublas -lcublasLt -lnccl -lpthread
+ *   nvcc -O3 -std=c++17 -arch=sm_90a -I. bench/bench_gpu.cu -o bench_gpu -lcublas -lcublasLt -lnccl -lpthread
  *   ./bench_gpu [--small | --tiny]        tiny: a smoke test
+ *
+ * sm_90a is an H100, where -arch=native would omit the wgmma kernels. Use -arch=native for other GPUs.
  *
  * Each time is the median of 20 after 3 warm-up runs, by the events of the device. share: necessary bytes
  * per second, divided by a copy's. The last row is the step of a small GPT-2 with and without CUDA
