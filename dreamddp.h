@@ -5610,6 +5610,15 @@ struct ddp_backend {
     void (*mark)(void *self, int mark);
     double (*marked)(void *self, int mark);
     void (*range)(void *self, const char *name);
+
+    /* Directly after open, each once. All may be NULL.
+     *   log      the logger of the context, for warnings, valid until close
+     *   prepare  compares specialised kernels with portable ones, and chooses which are used. no_env 1:
+     *            ignores environment variables
+     *   splits   1 if split may be used. NULL means that it may */
+    void (*log)(void *self, const ddp_logger *log);
+    ddp_status (*prepare)(void *self, int no_env, ddp_error *err);
+    int (*splits)(void *self);
 };
 
 #endif /* DREAMDDP_H */
@@ -48965,6 +48974,10 @@ static const ddp__knob ddp__knobs[] = {
 
 /* Variables without a field. */
 static const char *const ddp__others[][2] = {
+    {"DREAMDDP_CUDA_HOPPER",
+     "auto: a GPU uses the specialised kernels that pass a self-check at start; 1: all of them, "
+     "without the self-check; 0: no kernel that only Hopper GPUs have, and no self-check "
+     "(default: auto)"},
     {"DREAMDDP_LOG", "level of the log on stderr, without a logger of the program: off, error, warn, info or "
                      "debug (default: no lines)"},
     {"DREAMDDP_LOCAL_RANK", "rank of this worker among those of its machine (default: the rank)"},
@@ -49198,7 +49211,8 @@ ddp_status ddp__env_check_names(ddp_error *err)
 
 ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
-    const char *resume = ddp__env_get("DREAMDDP_RESUME"); /* read in connect.c */
+    const char *resume = ddp__env_get("DREAMDDP_RESUME");      /* read in connect.c */
+    const char *hopper = ddp__env_get("DREAMDDP_CUDA_HOPPER"); /* read in cuda/self_check.cuh */
     const int keys = c->security.psk || c->security.ca || c->security.cert || c->security.key;
 
     DDP__EACH_KNOB(r)
@@ -49212,6 +49226,10 @@ ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_err
     if (resume && strcmp(resume, "0") && strcmp(resume, "1"))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_RESUME=%.60s is invalid: choose 1 or 0 (default: 1)",
                          resume);
+    if (hopper && strcmp(hopper, "0") && strcmp(hopper, "1") && strcmp(hopper, "auto"))
+        return ddp__fail(err, DDP_ARG,
+                         "DREAMDDP_CUDA_HOPPER=%.60s is invalid: choose auto, 1 or 0 (default: auto)",
+                         hopper);
     return DDP_OK;
 }
 #undef DDP__EACH_KNOB
@@ -53379,8 +53397,9 @@ static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, 
 ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 {
     const ddp_coding coding = ddp__wire_coding(ddp__cfg(d)->wire);
-    const int there =
-        ddp__backend_of(d) && ddp__backend_of(d)->split && (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
+    const ddp_backend *b = ddp__backend_of(d);
+    const int there = b && b->split && (!b->splits || b->splits(ddp__device_of(d))) &&
+                      (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
     size_t count = 0;
     float *next, *base;
 
@@ -54991,8 +55010,9 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 
     if (!b || ddp__is_server(d)) return DDP_OK; /* a server uses host memory */
     DDP__TRY(b->open(b, ddp_local_rank(d), ddp__cfg(d)->device.cuda_stream, &device, err));
-    ddp__device_set(d, b, device);
-    return DDP_OK;
+    if (b->log) b->log(device, ddp__log_of(d));
+    ddp__device_set(d, b, device); /* ddp__device_close closes it after a failure of prepare */
+    return b->prepare ? b->prepare(device, ddp__cfg(d)->no_env, err) : DDP_OK;
 }
 
 /* Number of messages that may be in flight: messages of the strategy and of a pipeline, and a few of the

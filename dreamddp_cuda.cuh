@@ -175,6 +175,20 @@ typedef struct ddp__cuda_entry {
 
 enum { DDP__CUDA_OPS = 64 }; /* capacity of the table of a device */
 
+/* Forms of kernels, as bits of ddp__cuda.forms. A PLAIN bit selects the portable form of a specialised kernel
+ * (check.cuh). */
+enum {
+    DDP__PLAIN_ATTENTION = 1, /* attention without tensor cores */
+    DDP__PLAIN_CONV = 2,      /* convolutions without tensor cores */
+    DDP__PLAIN_HEAD = 4,      /* linear_cross_entropy with one kernel for the loss and one for its gradient */
+    DDP__PLAIN_GELU = 8,      /* gelu after its product, not in it */
+    DDP__PLAIN_GELU_GRAD = 16, /* the same for its gradient */
+    DDP__PLAIN_SUMS = 32,      /* the same for the bias gradient */
+    DDP__PLAIN_BLOCKS = 64,    /* int8 and int4 blocks from the host */
+    DDP__PLAIN = 127,          /* all of these */
+    DDP__TALL_CONV = 128       /* tall tiles in convolutions of any size */
+};
+
 typedef struct ddp__cuda {
     int device;
     int half;                              /* 1 if activations are bfloat16 */
@@ -183,6 +197,8 @@ typedef struct ddp__cuda {
                                             * or NULL if not used */
     int *late, *late_there;                /* pinned: set to 1 by a kernel to which the copy engine did not
                                             * deliver a tile in time, and its device address */
+    unsigned forms;                        /* of kernels */
+    const ddp_logger *log;                 /* NULL until the context passes it */
     cudaStream_t stream;                   /* for computing */
     int own_stream;
     cublasLtHandle_t blas_lt;
@@ -2168,6 +2184,183 @@ static inline const ddp_op_pair *ddp__cuda_batch_pair(const char *first, const c
 DDP__FAMILY(ddp__cuda_batch_norm_ops,
             DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
 
+/* ==== cuda/pool.cuh ==== [cuda] */
+/* Pooling and flatten on the GPU, with the semantics of ops/pool.c, for channels-last images. One thread
+ * computes each output and, in backward, each input, window by window. A thread has W channels, read 16 bytes
+ * at a time. */
+
+enum { DDP__POOL_THREADS = 256 };
+
+/* A thread's first element in images of rows x cols: image, position and channel. */
+struct ddp__pool_spot {
+    long o, image;
+    int row, col, channel;
+
+    __device__ ddp__pool_spot(int rows, int cols, int channels, int wide)
+    {
+        const long at = (long)blockIdx.x * blockDim.x + threadIdx.x, pieces = channels / wide,
+                   pixel = at / pieces;
+
+        o = at * wide;
+        channel = (int)(at - pixel * pieces) * wide;
+        image = pixel / ((long)rows * cols);
+        row = (int)(pixel - image * rows * cols) / cols;
+        col = (int)(pixel - image * rows * cols) % cols;
+    }
+};
+
+/* MAX: the first of equal elements is the maximum, and NaN counts as the maximum. place receives its position
+ * in the window. Otherwise the sum times part. */
+template <typename T, int MAX, int W>
+__global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, float part, int channels)
+{
+    const ddp__pool_spot s(z.rows, z.cols, channels, W);
+    const int top = s.row * z.stride - z.padding, left = s.col * z.stride - z.padding;
+    int r0, r1, c0, c1;
+    float best[W], at[W], v[W];
+
+    if (s.image * channels >= z.planes) return;
+    x += s.image * z.h * z.w * channels + s.channel;
+    ddp__pool_span(&z, s.row, z.h, &r0, &r1);
+    ddp__pool_span(&z, s.col, z.w, &c0, &c1);
+    DDP__UNROLL for (int e = 0; e < W; e++)
+    {
+        best[e] = MAX ? -INFINITY : 0;
+        at[e] = (float)((r0 - top) * z.kernel + c0 - left);
+    }
+    for (int r = r0; r < r1; r++)
+        for (int c = c0; c < c1; c++) {
+            ddp__channel_load<W>(v, x + ((long)r * z.w + c) * channels);
+            DDP__UNROLL for (int e = 0; e < W; e++)
+            {
+                if (MAX && (v[e] <= best[e] || isnan(best[e]))) continue;
+                best[e] = MAX ? v[e] : best[e] + v[e];
+                at[e] = (float)((r - top) * z.kernel + c - left);
+            }
+        }
+    DDP__UNROLL for (int e = 0; e < W && !MAX; e++) best[e] *= part;
+    ddp__piece_store(y + s.o, best, 0, W, W > 1, 0);
+    DDP__UNROLL for (int e = 0; e < W && MAX; e += ddp__vec<float>::width)
+        ddp__piece_store(place + s.o, at + e, e, W, W > 1, 0);
+}
+
+/* The first and the last of `count` windows that contain element i of a side. */
+static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first,
+                                                int *last)
+{
+    const int at = i + z.padding;
+    *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
+    *last = at / z.stride < count ? at / z.stride : count - 1;
+}
+
+/* MAX: adds the gradients of the windows whose maximum is this element. Otherwise adds `part` of the gradient
+ * of each window that contains it. */
+template <typename T, int MAX, int W>
+__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z,
+                                 float part, int channels)
+{
+    const ddp__pool_spot s(z.h, z.w, channels, W);
+    int i0, i1, j0, j1;
+    float sum[W] = {0}, d[W], at[W];
+
+    if (s.image * channels >= z.planes) return;
+    ddp__window_range(z, s.row, z.rows, &i0, &i1);
+    ddp__window_range(z, s.col, z.cols, &j0, &j1);
+    if (add) ddp__channel_load<W>(sum, dx + s.o);
+    for (int i = i0; i <= i1; i++)
+        for (int j = j0; j <= j1; j++) {
+            const int mine = (s.row - i * z.stride + z.padding) * z.kernel + s.col - j * z.stride + z.padding;
+            const long o = ((s.image * z.rows + i) * z.cols + j) * channels + s.channel;
+            ddp__channel_load<W>(d, dy + o);
+            if (MAX) ddp__channel_load<W>(at, place + o);
+            DDP__UNROLL for (int e = 0; e < W; e++) if (!MAX) sum[e] += d[e] * part;
+            else if ((int)at[e] == mine) sum[e] += d[e];
+        }
+    ddp__piece_store(dx + s.o, sum, 0, W, W > 1, 0);
+}
+
+/* Transposes each image of `in` from rows x cols to cols x rows. */
+template <typename T>
+__global__ void ddp__k_flatten(T *out, const T *in, int add, long count, long rows, long cols)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, line = i / rows;
+
+    if (i >= count) return;
+    const float v = ddp__to_float(in[(line / cols * rows + i % rows) * cols + line % cols]);
+    out[i] = ddp__from_float<T>(add ? ddp__to_float(out[i]) + v : v);
+}
+
+/* ---- on the host ---- */
+
+/* The mean of a channel is one window over the whole image. part: weight of an element in the mean of a
+ * window. */
+static ddp__pool_size ddp__cuda_pool_sizes(const ddp_op_spec *s, float *part)
+{
+    const int all = s->out.dims == 2;
+    ddp__pool_size z = ddp__pool_sizes(s);
+
+    if (all) {
+        z.rows = z.cols = z.stride = 1;
+        z.padding = 0;
+        z.kernel = z.h > z.w ? z.h : z.w;
+    }
+    *part = 1 / (all ? (float)z.h * (float)z.w : (float)z.kernel * (float)z.kernel);
+    return z;
+}
+
+template <typename T, int MAX> static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const int channels = (int)c->spec->in[0].dim[1],
+              wide = ddp__wide<T>(channels, c->out, c->in[0], c->saved);
+    float part;
+    const ddp__pool_size z = ddp__cuda_pool_sizes(c->spec, &part);
+
+    DDP__EACH((wide ? ddp__k_pool<T, MAX, ddp__vec<T>::width> : ddp__k_pool<T, MAX, 1>),
+              ddp_shape_count(&c->spec->out) / (wide ? ddp__vec<T>::width : 1), DDP__POOL_THREADS,
+              (T *)c->out, (float *)c->saved, (const T *)c->in[0], z, part, channels);
+}
+
+template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const int channels = (int)c->spec->in[0].dim[1],
+              wide = ddp__wide<T>(channels, c->grad_in[0], c->grad_out, c->saved);
+    float part;
+    const ddp__pool_size z = ddp__cuda_pool_sizes(c->spec, &part);
+
+    if (c->grad_in[0])
+        DDP__EACH((wide ? ddp__k_pool_grad<T, MAX, ddp__vec<T>::width> : ddp__k_pool_grad<T, MAX, 1>),
+                  ddp_shape_count(&c->spec->in[0]) / (wide ? ddp__vec<T>::width : 1), DDP__POOL_THREADS,
+                  (T *)c->grad_in[0], (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], z, part,
+                  channels);
+}
+
+/* Flattened rows store an image channel by channel. Arrays that are not images keep their order. */
+template <typename T, int BACK> static void ddp__cuda_flatten(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->in[0];
+    const long n = ddp_shape_count(s), plane = s->dims == 4 ? s->dim[2] * s->dim[3] : 1,
+               channels = n / s->dim[0] / plane;
+    const void *from = BACK ? c->grad_out : c->in[0];
+    void *to = BACK ? c->grad_in[0] : c->out;
+    const int add = BACK && c->add_in[0];
+
+    if (!to || (to == from && !add)) return;
+    if (plane == 1)
+        ddp__cuda_map(c, to, from, NULL, add, ddp__map_copy());
+    else
+        DDP__EACH((ddp__k_flatten<T>), n, DDP__POOL_THREADS, (T *)to, (const T *)from, add, n,
+                  BACK ? channels : plane, BACK ? plane : channels);
+}
+
+#define DDP__POOL(f, K) DDP__LATER(ddp__cuda_typed<f<float, K>, f<ddp__bf16, K>>)
+
+DDP__FAMILY(ddp__cuda_pool_ops,
+            {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
+            {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
+            {"global_avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0),
+             NULL},
+            {"flatten", DDP__POOL(ddp__cuda_flatten, 0), DDP__POOL(ddp__cuda_flatten, 1), NULL})
+
 /* ==== cuda/mma.cuh ==== [cuda] */
 /* The tensor-core instructions of flash attention, one function each, copies to shared memory, and tiles and
  * products built from them. Elements are bfloat16, or floats that a product rounds to TF32. The stand-in in
@@ -2685,6 +2878,991 @@ __device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first
     }
 }
 
+/* ==== cuda/flash.cuh ==== [cuda] */
+/* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2,
+ * arXiv:2307.08691, without its atomics). A warp owns 16 MR rows: rows of queries in forward and for dq, rows
+ * of keys for dk and dv, where it computes the transposed scores. Each softmax weight and its gradient is
+ * therefore computed in the registers where the next product reads it. No weight passes through shared
+ * memory, and no two warps add to the same sum. The next tile of the other operand is loaded while the
+ * current one is used. GROUP: a group of four warps multiplies with Hopper's wgmma, in bfloat16 for heads up
+ * to 64 wide, and the copy engine (TMA) loads the tiles. Everything else is the same. */
+
+enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
+
+#define DDP__LOG2E 1.44269504088896340736f
+
+/* Forward for one tile of keys, from key first on. s: scores of the warp's rows, from row from on, which
+ * become weights. acc and sum (one part per lane) are rescaled and updated. */
+template <int D, int MR, int N>
+__device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][4], float (&max)[MR][2],
+                                                          float (&sum)[MR][2], float (&acc)[MR][D / 8][4],
+                                                          int from, int first, float scale)
+{
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+
+    DDP__UNROLL for (int r = 0; r < MR; r++) DDP__UNROLL for (int h = 0; h < 2; h++)
+    {
+        const int row = from + 16 * r + g + 8 * h;
+        float top = max[r][h], shrink;
+        if (first + N - 1 > from + 16 * r)
+            DDP__UNROLL for (int n = 0; n < N / 8; n++)
+                DDP__UNROLL for (int i = 0; i < 2; i++) if (first + 8 * n + 2 * t + i > row)
+                    s[r][n][2 * h + i] = -INFINITY;
+        DDP__UNROLL for (int n = 0; n < N / 8; n++) top =
+            fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
+        top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 2));
+        shrink = ddp__exp2((max[r][h] - top) * scale);
+        max[r][h] = top;
+        sum[r][h] *= shrink;
+        DDP__UNROLL for (int n = 0; n < D / 8; n++)
+        {
+            acc[r][n][2 * h] *= shrink;
+            acc[r][n][2 * h + 1] *= shrink;
+        }
+        top *= scale;
+        DDP__UNROLL for (int n = 0; n < N / 8; n++) DDP__UNROLL for (int i = 0; i < 2; i++)
+        {
+            s[r][n][2 * h + i] = ddp__exp2(s[r][n][2 * h + i] * scale - top);
+            sum[r][h] += s[r][n][2 * h + i];
+        }
+    }
+}
+
+/* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. With HOLD, the queries stay
+ * in registers. The second launch bound is the number of blocks whose registers fit a multiprocessor. */
+template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
+static __global__ void __launch_bounds__(THREADS, 2)
+    ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp__heads z)
+{
+    if (GROUP && !DDP__WGMMA) return;
+    const int rows = MR * THREADS / 2, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int count = (int)z.t, tiles = (count + rows - 1) / rows;
+    const long head = (int)blockIdx.x / tiles;
+    const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* start the longest sums first */
+    const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
+    const int sequence = (int)(head / z.heads), query = (int)(head % z.heads),
+              key = (int)(z.heads + query / z.group);
+    DDP__SHARED(T, q);
+    T *kv = q + rows * D; /* two buffers of keys and values */
+    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D), in.late);
+    ddp__tile_rows<T, D, MR, HOLD> left;
+    float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
+    int first, r, h, n, now = 0;
+
+    ddp__tile_zero(acc);
+    DDP__UNROLL for (r = 0; r < MR; r++)
+    {
+        max[r][0] = max[r][1] = -INFINITY;
+        sum[r][0] = sum[r][1] = 0;
+    }
+    left.rows = q + 16 * MR * warp * D;
+    in.template load<D, MR * THREADS / 2, THREADS>(due, q, NULL, 0, sequence, query, start);
+    in.template load<D, N, THREADS>(due, kv, kv + N * D, (int)z.kv_heads, sequence, key, 0);
+    due.sent();
+    for (first = 0; first < end; first += N, now ^= 1) {
+        const T *k = kv + now * 2 * N * D;
+        if (due.wait()) return;
+        if (first == 0) left.keep();
+        if (first + N < end) {
+            T *next = kv + (now ^ 1) * 2 * N * D;
+            in.template load<D, N, THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence, key,
+                                            first + N);
+            due.sent();
+        }
+        if (first > (GROUP ? from | 63 : from + 16 * MR - 1))
+            continue; /* no query of this warp or group sees these keys */
+        ddp__tile_scores<GROUP, N>(s, left, k);
+        ddp__flash_softmax<D, MR, N>(s, max, sum, acc, from, first, z.scale * DDP__LOG2E);
+        ddp__tile_add<GROUP, D, MR, N>(acc, s, k + N * D);
+    }
+    DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (h = 0; h < 2; h++)
+    {
+        const int row = from + 16 * r + lane / 4 + 8 * h;
+        float inverse = sum[r][h];
+        inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 1);
+        inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 2);
+        inverse = 1 / inverse;
+        DDP__UNROLL for (n = 0; n < D / 8; n++)
+        {
+            acc[r][n][2 * h] *= inverse;
+            acc[r][n][2 * h + 1] *= inverse;
+        }
+        if (lane % 4 || row >= count) continue;
+        stat[2 * (head * z.t + row)] = max[r][h] * z.scale;
+        stat[2 * (head * z.t + row) + 1] = inverse;
+    }
+    if (GROUP) __syncthreads(); /* other warps may still read the queries by wgmma */
+    ddp__tile_store<D, MR>(out + ddp__heads_out(&z, head), z.width, from, count, z.d, 0, acc, 1.0f,
+                           q + 16 * MR * warp * D);
+}
+
+/* p = 2^(scale s - log2_sum), the softmax weight of a score s. */
+__device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, int row, int count)
+{
+    return row < count ? stat[2 * row] * DDP__LOG2E - log2f(stat[2 * row + 1]) : 0.0f;
+}
+
+/* Block: dq of a tile of 16 MR queries per warp of one head. With HOLD, queries and dout stay in
+ * registers. */
+template <typename T, int D, int MR, int N, int HOLD, int GROUP>
+static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
+    ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in,
+                    const __grid_constant__ ddp__tiles<T> dout, const float *stat, const float *mean,
+                    ddp__heads z, int add)
+{
+    if (GROUP && !DDP__WGMMA) return;
+    const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int count = (int)z.t, tiles = (count + rows - 1) / rows;
+    const long head = (int)blockIdx.x / tiles;
+    const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows;
+    const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
+    const float scale = z.scale * DDP__LOG2E;
+    const int sequence = (int)(head / z.heads), query = (int)(head % z.heads),
+              key = (int)(z.heads + query / z.group);
+    DDP__SHARED(T, q);
+    T *o = q + rows * D, *kv = o + rows * D;
+    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D), in.late);
+    ddp__tile_rows<T, D, MR, HOLD> left, right;
+    float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
+    int first, r, h, n, i, now = 0;
+
+    DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (h = 0; h < 2; h++)
+    {
+        const int row = from + 16 * r + lane / 4 + 8 * h;
+        log_sum[r][h] = ddp__flash_log_sum(stat + 2 * head * z.t, row, count);
+        centre[r][h] = row < count ? mean[head * z.t + row] : 0.0f;
+    }
+    ddp__tile_zero(acc);
+    left.rows = q + 16 * MR * warp * D;
+    right.rows = o + 16 * MR * warp * D;
+    in.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, q, NULL, 0, sequence, query,
+                                                                        start);
+    dout.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, o, NULL, 0, sequence, query,
+                                                                          start);
+    in.template load<D, N, DDP__FLASH_THREADS>(due, kv, kv + N * D, (int)z.kv_heads, sequence, key, 0);
+    due.sent();
+    for (first = 0; first < end; first += N, now ^= 1) {
+        const T *k = kv + now * 2 * N * D;
+        if (due.wait()) return;
+        if (first == 0) {
+            left.keep();
+            right.keep();
+        }
+        if (first + N < end) {
+            T *next = kv + (now ^ 1) * 2 * N * D;
+            in.template load<D, N, DDP__FLASH_THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence,
+                                                       key, first + N);
+            due.sent();
+        }
+        if (!GROUP && first > from + 16 * MR - 1) continue;
+        ddp__tile_scores<GROUP, N>(s, left, k);
+        ddp__tile_scores<GROUP, N>(dp, right, k + N * D);
+        if (first + N - 1 > from)
+            DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (n = 0; n < N / 8; n++)
+                DDP__UNROLL for (i = 0; i < 4; i++) if (first + 8 * n + lane % 4 * 2 + i % 2 >
+                                                        from + 16 * r + lane / 4 + i / 2 * 8) s[r][n][i] =
+                    -INFINITY;
+        DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (n = 0; n < N / 8; n++)
+            DDP__UNROLL for (i = 0; i < 4; i++) s[r][n][i] =
+                ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) * (dp[r][n][i] - centre[r][i / 2]);
+        ddp__tile_add<GROUP, D, MR, N>(acc, s, k);
+    }
+    if (GROUP) __syncthreads(); /* other warps may still read the queries and dout by wgmma */
+    ddp__tile_store<D, MR>(grad + ddp__heads_q(&z, head), z.row, from, count, z.d, add, acc, z.scale,
+                           q + 16 * MR * warp * D);
+}
+
+/* Loads a tile of N queries and dout of one head, and the statistics of their weights, into a buffer in
+ * shared memory. */
+template <int D, int N, int GROUP, typename T>
+__device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &due, T *to, float *sums,
+                                                          const ddp__tiles<T> &in, const ddp__tiles<T> &dout,
+                                                          const float *stat, const float *mean, int sequence,
+                                                          int head, int from)
+{
+    in.template load<D, N, DDP__FLASH_THREADS>(due, to, NULL, 0, sequence, head, from);
+    dout.template load<D, N, DDP__FLASH_THREADS>(due, to + N * D, NULL, 0, sequence, head, from);
+    due.sent();
+    if (threadIdx.x < N) {
+        const int row = from + (int)threadIdx.x, count = dout.count;
+        const long first = ((long)sequence * dout.heads + head) * count;
+        sums[threadIdx.x] = ddp__flash_log_sum(stat + 2 * first, row, count);
+        sums[N + threadIdx.x] = row < count ? mean[first + row] : 0.0f;
+    }
+}
+
+/* Block: dk and dv of a tile of 16 MR keys per warp of one head of keys, over the queries of all heads that
+ * share it, in tiles of N. With HOLD, keys and values stay in registers. */
+template <typename T, int D, int MR, int N, int HOLD, int GROUP>
+static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
+    ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in,
+                     const __grid_constant__ ddp__tiles<T> dout, const float *stat, const float *mean,
+                     ddp__heads z, int add)
+{
+    if (GROUP && !DDP__WGMMA) return;
+    const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int count = (int)z.t, tiles = (count + rows - 1) / rows;
+    const long kv_head = (int)blockIdx.x / tiles;
+    const int start = (int)blockIdx.x % tiles * rows, first = start + 16 * MR * warp;
+    const int sequence = (int)(kv_head / z.kv_heads), key = (int)(kv_head % z.kv_heads),
+              query = (int)(key * z.group), end = query + (int)z.group; /* heads of queries */
+    const int begin = start / N * N; /* no query before it sees these keys */
+    const float scale = z.scale * DDP__LOG2E;
+    DDP__SHARED(T, k);
+    T *v = k + rows * D, *qo = v + rows * D;
+    float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both buffers */
+    ddp__arrivals<GROUP> due((uint64_t *)(sums + 4 * N), in.late);
+    ddp__tile_rows<T, D, MR, HOLD> left, right;
+    float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
+    int head = query, from = begin, r, n, e, now = 0;
+
+    ddp__tile_zero(dk);
+    ddp__tile_zero(dv);
+    left.rows = k + 16 * MR * warp * D;
+    right.rows = v + 16 * MR * warp * D;
+    in.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, k, v, (int)z.kv_heads, sequence,
+                                                                        (int)z.heads + key, start);
+    ddp__flash_queries<D, N>(due, qo, sums, in, dout, stat, mean, sequence, head, from);
+    while (head < end) {
+        const T *q = qo + now * 2 * N * D;
+        const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
+        const int mine = from;
+        if (due.wait()) return;
+        if (head == query && from == begin) {
+            left.keep();
+            right.keep();
+        }
+        now ^= 1;
+        from += N;
+        if (from >= count) {
+            from = begin;
+            head++;
+        }
+        if (head < end)
+            ddp__flash_queries<D, N>(due, qo + now * 2 * N * D, sums + now * 2 * N, in, dout, stat, mean,
+                                     sequence, head, from);
+        if (!GROUP && first > mine + N - 1) continue; /* no query of this tile sees a key of this warp */
+        ddp__tile_scores<GROUP, N>(s, left, q);
+        ddp__tile_scores<GROUP, N>(dp, right, q + N * D);
+        if (first + 16 * MR - 1 > mine)
+            DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (n = 0; n < N / 8; n++)
+                DDP__UNROLL for (e = 0; e < 4; e++) if (first + 16 * r + lane / 4 + e / 2 * 8 >
+                                                        mine + 8 * n + lane % 4 * 2 + e % 2) s[r][n][e] =
+                    -INFINITY;
+        DDP__UNROLL for (n = 0; n < N / 8; n++)
+        {
+            const float2 l = *(const float2 *)(log_sum + 8 * n + lane % 4 * 2);
+            const float2 m = *(const float2 *)(centre + 8 * n + lane % 4 * 2);
+            DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (e = 0; e < 4; e++)
+            {
+                s[r][n][e] = ddp__exp2(s[r][n][e] * scale - (e % 2 ? l.y : l.x));
+                dp[r][n][e] = s[r][n][e] * (dp[r][n][e] - (e % 2 ? m.y : m.x));
+            }
+        }
+        ddp__tile_add<GROUP, D, MR, N>(dv, s, q + N * D);
+        ddp__tile_add<GROUP, D, MR, N>(dk, dp, q);
+    }
+    if (GROUP) __syncthreads(); /* other warps may still read the keys and values by wgmma */
+    grad += ddp__heads_k(&z, kv_head);
+    ddp__tile_store<D, MR>(grad, z.row, first, count, z.d, add, dk, z.scale, k + 16 * MR * warp * D);
+    ddp__tile_store<D, MR>(grad + z.kv_heads * z.d, z.row, first, count, z.d, add, dv, 1.0f,
+                           v + 16 * MR * warp * D);
+}
+
+/* 1 if the tensor-core kernels support these arrays: multiples of 16 bytes, heads up to 128 wide, bfloat16 or
+ * TF32. */
+static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, const void *in, const void *out,
+                                  const void *dout, const void *grad)
+{
+    return (dev->half || dev->tf32) && !(dev->forms & DDP__PLAIN_ATTENTION) &&
+           z->d % (dev->half ? 8 : 4) == 0 && z->d <= 128 && ddp__aligned(in, out, dout, grad);
+}
+
+/* The tiles of an array with that number of heads per row. Also encodes the map for the copy engine if it is
+ * used. */
+template <typename T>
+static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads, const ddp__heads *z)
+{
+    const cuuint64_t row = (cuuint64_t)(heads * z->d) * sizeof(T),
+                     dim[4] = {(cuuint64_t)z->d, (cuuint64_t)heads, (cuuint64_t)z->t, (cuuint64_t)z->b};
+    const cuuint64_t apart[3] = {(cuuint64_t)z->d * sizeof(T), row, row * (cuuint64_t)z->t};
+    const cuuint32_t box[4] = {DDP__FETCHED, 1, DDP__FETCHED, 1}, each[4] = {1, 1, 1, 1};
+    ddp__tiles<T> s = {};
+    int e = 0;
+
+    s.late = dev->late_there;
+    s.base = (const T *)array;
+    s.heads = (int)heads;
+    s.count = (int)z->t;
+    s.d = z->d;
+    if (dev->map)
+        e = dev->map(&s.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(array), dim, apart, box,
+                     each, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (e)
+        ddp__cuda_fail(dev, DDP_FAILED,
+                       "GPU %d: cuTensorMapEncodeTiled failed with driver error %d; compile with "
+                       "-arch=sm_90, whose attention does not use it",
+                       dev->device, e);
+    return s;
+}
+
+template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
+static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    const long rows = MR * THREADS / 2;
+    DDP__LAUNCH((ddp__k_flash<T, D, MR, N, HOLD, THREADS, GROUP>),
+                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads), THREADS,
+                (rows + 4 * N) * D * (long)sizeof(T) + DDP__ARRIVALS, dev->stream, (T *)c->out,
+                (float *)c->saved, ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z), *z);
+}
+
+/* Tiles have N queries for dk and dv, and NK keys for dq. */
+template <typename T, int D, int MR, int N, int NK, int GROUP>
+static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    const long rows = 16 * MR * DDP__FLASH_WARPS, row = D * (long)sizeof(T);
+    const float *stat = (const float *)c->saved, *mean = (const float *)dev->scratch;
+    const ddp__tiles<T> in = ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z);
+    const ddp__tiles<T> dout = ddp__tiles_of<T>(dev, c->grad_out, z->heads, z);
+
+    DDP__LAUNCH((ddp__k_flash_dkv<T, D, MR, N, 0, GROUP>),
+                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads), DDP__FLASH_THREADS,
+                (2 * rows + 4 * N) * row + 4 * N * (long)sizeof(float) + DDP__ARRIVALS, dev->stream,
+                (T *)c->grad_in[0], in, dout, stat, mean, *z, c->add_in[0]);
+    DDP__LAUNCH((ddp__k_flash_dq<T, D, MR, NK, 0, GROUP>),
+                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads), DDP__FLASH_THREADS,
+                (2 * rows + 4 * NK) * row + DDP__ARRIVALS, dev->stream, (T *)c->grad_in[0], in, dout, stat,
+                mean, *z, c->add_in[0]);
+}
+
+/* Floats use smaller tiles: they need twice the shared memory, and a block may have only 99 KiB on some GPUs.
+ * */
+static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    const int threads = DDP__FLASH_THREADS;
+
+    if (z->d <= 64 && dev->map)
+        ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 0, 2 * threads, 1>(dev, c, z);
+    else if (z->d <= 64 && dev->half)
+        ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0, threads, 0>(dev, c, z);
+    else if (z->d <= 64)
+        ddp__cuda_flash_forward_of<float, 64, 2, 32, 0, threads, 0>(dev, c, z);
+    else if (dev->half)
+        ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1, threads, 0>(dev, c, z);
+    else
+        ddp__cuda_flash_forward_of<float, 128, 1, 32, 0, threads, 0>(dev, c, z);
+}
+
+/* dev->scratch holds the means of dp. */
+static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    if (z->d <= 64 && dev->map)
+        ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 1>(dev, c, z);
+    else if (z->d <= 64 && dev->half)
+        ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 0>(dev, c, z);
+    else if (z->d <= 64)
+        ddp__cuda_flash_backward_of<float, 64, 2, 16, 32, 0>(dev, c, z);
+    else if (dev->half)
+        ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32, 0>(dev, c, z);
+    else
+        ddp__cuda_flash_backward_of<float, 128, 1, 16, 16, 0>(dev, c, z);
+}
+
+/* Sets *yes to 1 if the program was compiled with wgmma. */
+static __global__ void ddp__k_groups(int *yes) { *yes = DDP__WGMMA; }
+
+/* 1 if attention uses wgmma. This needs a GPU that supports it, a program compiled for sm_90a, and
+ * bfloat16. */
+static inline void ddp__cuda_flash_open(ddp__cuda *dev)
+{
+    int yes = 0;
+
+    if (!dev->half || dev->props.major != 9) return;
+    DDP__RUN(ddp__k_groups, 1, 1, (int *)dev->workspace);
+    (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
+    (void)DDP__CUDA(dev, cudaMemcpy(&yes, dev->workspace, sizeof yes, cudaMemcpyDeviceToHost));
+    if (!yes || DDP__CUDA(dev, cudaHostAlloc((void **)&dev->late, sizeof *dev->late, cudaHostAllocMapped)))
+        return;
+    *dev->late = 0;
+    if (!DDP__CUDA(dev, cudaHostGetDevicePointer((void **)&dev->late_there, dev->late, 0)))
+        dev->map = (decltype(dev->map))ddp__cuda_driver("cuTensorMapEncodeTiled");
+}
+
+/* ==== cuda/attention.cuh ==== [cuda] */
+/* attention without tensor cores: float32 arithmetic on tiles of 16 R queries and keys, for every number type
+ * and heads up to 512 wide. This file also chooses between these kernels and the tensor-core kernels of
+ * flash.cuh, which are tested against these. Forward saves the same two values per row and head as the CPU:
+ * the maximum of the scaled scores, and 1 / sum. Backward takes two passes, one over queries and one over
+ * keys and values, so that no two blocks add to the same sum. */
+
+enum { DDP__ATTEND_THREADS = 256, DDP__ATTEND_SIDE = 16 };
+
+/* Row length in shared memory for rows of d floats. Threads that read the same 16-byte piece of different
+ * rows access different banks. */
+__host__ __device__ static __forceinline__ int ddp__attend_row(int d) { return (d + 3) / 4 * 4 + 4; }
+
+/* Loads up to R x 16 rows, starting at row first, into shared memory. Rows past count and columns past d are
+ * zeros. */
+template <typename T, int R>
+__device__ static void ddp__attend_load(float *tile, const T *from, long ld, long first, long count, int d)
+{
+    const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
+    for (int r = y; r < DDP__ATTEND_SIDE * R; r += DDP__ATTEND_SIDE)
+        for (int c = x; c < (d + 3) / 4 * 4; c += DDP__ATTEND_SIDE)
+            tile[r * ddp__attend_row(d) + c] =
+                first + r < count && c < d ? ddp__to_float(from[(first + r) * ld + c]) : 0.0f;
+}
+
+/* s[i][j] = dot product of row y + 16 i of a and row x + 16 j of b. */
+template <int R>
+__device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
+{
+    const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
+    const int ld = ddp__attend_row(d);
+    ddp__vec<float> va[R], vb[R];
+
+    for (int i = 0; i < R; i++)
+        for (int j = 0; j < R; j++) s[i][j] = 0;
+    for (int p = 0; p < d; p += 4) {
+        for (int i = 0; i < R; i++) {
+            va[i] = ddp__vec_load(a + (y + DDP__ATTEND_SIDE * i) * ld + p);
+            vb[i] = ddp__vec_load(b + (x + DDP__ATTEND_SIDE * i) * ld + p);
+        }
+        for (int i = 0; i < R; i++)
+            for (int j = 0; j < R; j++)
+                for (int k = 0; k < 4; k++) s[i][j] += va[i].v[k] * vb[j].v[k];
+    }
+}
+
+/* Maximum over the 16 threads of a row. */
+__device__ static __forceinline__ float ddp__attend_max(float v)
+{
+    for (int step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
+        v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
+    return v;
+}
+
+/* One block per (tile of queries, head). C: columns per thread, with 16 C >= d. */
+template <typename T, int R, int C>
+static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+    ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
+{
+    const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
+    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
+    const long tiles = (z.t + tile - 1) / tile, head = blockIdx.x / tiles;
+    const long from = (tiles - 1 - blockIdx.x % tiles) * tile; /* start the longest sums first */
+    const T *keys = in + ddp__heads_k(&z, head / z.group);
+    DDP__SHARED(float, shared);
+    float *q = shared, *kv = q + tile * ld, *p = kv + tile * ld;
+    float max[R], sum[R], acc[R][C], s[R][R];
+
+    for (int i = 0; i < R; i++) {
+        max[i] = -INFINITY;
+        sum[i] = 0;
+        for (int c = 0; c < C; c++) acc[i][c] = 0;
+    }
+    ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
+    for (long first = 0; first <= from; first += tile) {
+        __syncthreads();
+        ddp__attend_load<T, R>(kv, keys, z.row, first, z.t, z.d);
+        __syncthreads();
+        ddp__attend_scores<R>(s, q, kv, z.d);
+        __syncthreads();
+        ddp__attend_load<T, R>(kv, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
+        for (int i = 0; i < R; i++) {
+            const long t = from + y + side * i;
+            float top = max[i], shrink;
+            for (int j = 0; j < R; j++) {
+                s[i][j] = first + x + side * j <= t ? s[i][j] * z.scale : -INFINITY;
+                top = fmaxf(top, s[i][j]);
+            }
+            top = ddp__attend_max(top);
+            shrink = expf(max[i] - top);
+            max[i] = top;
+            sum[i] *= shrink;
+            for (int c = 0; c < C; c++) acc[i][c] *= shrink;
+            for (int j = 0; j < R; j++) {
+                const float e = expf(s[i][j] - top);
+                sum[i] += e;
+                p[(y + side * i) * (tile + 1) + x + side * j] = e;
+            }
+        }
+        __syncthreads();
+        for (int k = 0; k < tile; k++)
+            for (int c = 0; c < C; c++)
+                for (int i = 0; i < R && x + side * c < z.d; i++)
+                    acc[i][c] += p[(y + side * i) * (tile + 1) + k] * kv[k * ld + x + side * c];
+    }
+    for (int i = 0; i < R; i++) {
+        const long t = from + y + side * i;
+        const float inverse = 1 / ddp__warp_sum(sum[i], DDP__ATTEND_SIDE);
+        if (t >= z.t) continue;
+        for (int c = 0; c < C && x + side * c < z.d; c++)
+            out[ddp__heads_out(&z, head) + t * z.width + x + side * c] =
+                ddp__from_float<T>(acc[i][c] * inverse);
+        if (x) continue;
+        stat[2 * (head * z.t + t)] = max[i];
+        stat[2 * (head * z.t + t) + 1] = inverse;
+    }
+}
+
+/* Computes p and d = p (dp - mean) scale for the tile of queries at from and the tile of keys at first, and
+ * stores them as rows in shared memory. All threads of the block must call it. */
+template <int R>
+__device__ static void ddp__attend_grads(float *p, float *d, const float *q, const float *k, const float *v,
+                                         const float *dout, const float *stat, const float *mean,
+                                         const ddp__heads *z, long from, long first)
+{
+    const int side = DDP__ATTEND_SIDE, tile = side * R, x = (int)threadIdx.x % side,
+              y = (int)threadIdx.x / side;
+    float s[R][R], dp[R][R];
+
+    ddp__attend_scores<R>(s, q, k, z->d);
+    ddp__attend_scores<R>(dp, dout, v, z->d);
+    for (int i = 0; i < R; i++) {
+        const long t = from + y + side * i;
+        for (int j = 0; j < R; j++) {
+            const int at = (y + side * i) * (tile + 1) + x + side * j;
+            const int seen = t < z->t && first + x + side * j <= t;
+            const float e = seen ? expf(s[i][j] * z->scale - stat[2 * t]) * stat[2 * t + 1] : 0;
+            p[at] = e;
+            d[at] = seen ? e * (dp[i][j] - mean[t]) * z->scale : 0;
+        }
+    }
+}
+
+/* With KEYS 0, computes dq, one block per (tile of queries, head). With KEYS 1, computes dk and dv over the
+ * queries of all heads that share the head of keys, one block per (tile of keys, head of keys). */
+template <typename T, int R, int C, int KEYS>
+static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+    ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
+                       ddp__heads z, int add)
+{
+    const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
+    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
+    const long tiles = (z.t + tile - 1) / tile, block = blockIdx.x / tiles, values = z.kv_heads * z.d;
+    const long mine =
+        (KEYS ? blockIdx.x % tiles : tiles - 1 - blockIdx.x % tiles) * tile; /* start the longest sums first
+                                                                              * */
+    const long shared_head = KEYS ? block : block / z.group, at = ddp__heads_k(&z, shared_head);
+    DDP__SHARED(float, shared);
+    float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
+    float *p = v + tile * ld, *d = p + tile * (tile + 1);
+    float one[R][C], two[R][C]; /* dk and dv for KEYS 1, dq and unused for KEYS 0 */
+
+    for (int i = 0; i < R; i++)
+        for (int c = 0; c < C; c++) one[i][c] = two[i][c] = 0;
+    ddp__attend_load<T, R>(KEYS ? k : q, in + (KEYS ? at : ddp__heads_q(&z, block)), z.row, mine, z.t, z.d);
+    if (KEYS)
+        ddp__attend_load<T, R>(v, in + at + values, z.row, mine, z.t, z.d);
+    else
+        ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, block), z.width, mine, z.t, z.d);
+    for (long turn = 0; turn < (KEYS ? z.group : 1); turn++)
+        for (long other = KEYS ? mine : 0; KEYS ? other < z.t : other <= mine; other += tile) {
+            const long from = KEYS ? other : mine, first = KEYS ? mine : other; /* first query, first key */
+            const long head = KEYS ? shared_head * z.group + turn : block;
+            __syncthreads();
+            ddp__attend_load<T, R>(KEYS ? q : k, in + (KEYS ? ddp__heads_q(&z, head) : at), z.row, other, z.t,
+                                   z.d);
+            if (KEYS)
+                ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, other, z.t, z.d);
+            else
+                ddp__attend_load<T, R>(v, in + at + values, z.row, other, z.t, z.d);
+            __syncthreads();
+            ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
+            __syncthreads();
+            for (int n = 0; n < tile; n++)
+                for (int c = 0; c < C; c++)
+                    for (int i = 0; i < R && x + side * c < z.d; i++) {
+                        const int key = n * (tile + 1) + y + side * i,
+                                  query = (y + side * i) * (tile + 1) + n;
+                        one[i][c] += d[KEYS ? key : query] * (KEYS ? q : k)[n * ld + x + side * c];
+                        if (KEYS) two[i][c] += p[key] * o[n * ld + x + side * c];
+                    }
+        }
+    for (int i = 0; i < R; i++) {
+        const long t = mine + y + side * i;
+        for (int c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
+            T *g = grad + (KEYS ? at : ddp__heads_q(&z, block)) + t * z.row + x + side * c;
+            *g = ddp__from_float<T>(one[i][c] + (add ? ddp__to_float(*g) : 0));
+            if (!KEYS) continue;
+            g += values;
+            *g = ddp__from_float<T>(two[i][c] + (add ? ddp__to_float(*g) : 0));
+        }
+    }
+}
+
+/* mean[head t + row] = out . dout for one row of one head, which is the mean of dp weighted by p. Uses lanes
+ * threads per row, a power of 2 up to 32. */
+template <typename T>
+static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes,
+                                          int wide)
+{
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % lanes;
+    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes, row = i / z.heads,
+               head = i % z.heads;
+    const long at = row * z.width + head * z.d;
+    float a[width], b[width], sum = 0;
+
+    for (int j = lane * width; row < z.b * z.t && j < z.d; j += lanes * width) {
+        ddp__piece_load(a, out + at, j, z.d, wide);
+        ddp__piece_load(b, dout + at, j, z.d, wide);
+        for (int k = 0; k < width; k++) sum += a[k] * b[k];
+    }
+    sum = ddp__warp_sum(sum, lanes);
+    if (lane == 0 && row < z.b * z.t) mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
+}
+
+template <typename T, int R, int C>
+static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    const long tile = DDP__ATTEND_SIDE * R;
+    DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads),
+                DDP__ATTEND_THREADS,
+                (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float), dev->stream,
+                (T *)c->out, (float *)c->saved, (const T *)c->in[0], *z);
+}
+
+/* Bytes of shared memory that a block of the backward kernel needs. */
+static inline long ddp__attend_grad_bytes(int r, int d)
+{
+    const long tile = DDP__ATTEND_SIDE * r;
+    return (4 * tile * ddp__attend_row(d) + 2 * tile * (tile + 1)) * (long)sizeof(float);
+}
+
+template <typename T, int R, int C, int KEYS>
+static void ddp__cuda_attend_grad_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    DDP__LAUNCH((ddp__k_attend_grad<T, R, C, KEYS>),
+                (unsigned)(ddp__blocks(z->t, DDP__ATTEND_SIDE * R) * z->b * (KEYS ? z->kv_heads : z->heads)),
+                DDP__ATTEND_THREADS, ddp__attend_grad_bytes(R, z->d), dev->stream, (T *)c->grad_in[0],
+                (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved,
+                (const float *)dev->scratch, *z, c->add_in[0]);
+}
+
+template <typename T, int R, int C>
+static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    ddp__cuda_attend_grad_of<T, R, C, 0>(dev, c, z);
+    ddp__cuda_attend_grad_of<T, R, C, 1>(dev, c, z);
+}
+
+/* R and C for heads up to 64 wide. float32 has no other kernels, so it uses larger tiles. */
+#define DDP__ATTEND_SMALL_R(T) (sizeof(T) == 4 ? 4 : 2)
+#define DDP__ATTEND_SMALL(T)   DDP__ATTEND_SMALL_R(T), sizeof(T) == 4 ? 4 : 8
+
+template <typename T> static void ddp__cuda_attention_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp__heads z = ddp__heads_of(c->spec);
+
+    if (ddp__flash_fits(dev, &z, c->in[0], c->out, NULL, NULL))
+        ddp__cuda_flash_forward(dev, c, &z);
+    else if (z.d <= 64)
+        ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
+    else if (z.d <= 128)
+        ddp__cuda_attend<T, 2, 8>(dev, c, &z);
+    else
+        ddp__cuda_attend<T, 1, 32>(dev, c, &z);
+}
+
+template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp__heads z = ddp__heads_of(c->spec);
+    int lanes = 1;
+
+    if (!c->grad_in[0]) return;
+    while (lanes < 32 && lanes * ddp__vec<T>::width < z.d) lanes *= 2;
+    DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS,
+              (float *)dev->scratch, (const T *)c->out, (const T *)c->grad_out, z, lanes,
+              ddp__wide<T>(z.d, c->out, c->grad_out));
+    if (ddp__flash_fits(dev, &z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
+        ddp__cuda_flash_backward(dev, c, &z);
+    else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <=
+                              (long)dev->props.sharedMemPerBlockOptin) /* some GPUs have less */
+        ddp__cuda_attend_grad<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
+    else if (z.d <= 128)
+        ddp__cuda_attend_grad<T, 2, 8>(dev, c, &z);
+    else
+        ddp__cuda_attend_grad<T, 1, 32>(dev, c, &z);
+}
+
+static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int)
+{
+    const ddp__heads z = ddp__heads_of(s);
+    return (size_t)(z.b * z.t * z.heads) * sizeof(float);
+}
+
+/* ==== cuda/check.cuh ==== [cuda] */
+/* Comparing two forms of an operator on a small problem, for the self-check of a device (self_check.cuh) and
+ * for `make gpu-check`. The launches are on a separate stream, and a failure does not reach the device. */
+
+#define DDP__CHECK_LIMIT  1e-2 /* accepted difference, relative to the largest value of an array */
+#define DDP__CHECK_WAIT_S 10.0 /* accepted time of one problem: another process may use the device, too */
+
+enum {
+    DDP__CHECK_BYTES = 4 << 20,   /* device memory of a self-check */
+    DDP__CHECK_SCRATCH = 1 << 20, /* of it, for dev->scratch */
+    DDP__CHECK_MOST = 1 << 16     /* elements of its largest array */
+};
+
+/* The result of the check of one form of a kernel. */
+typedef struct ddp__finding {
+    double worst;     /* the largest difference, or NaN */
+    const char *what; /* its array */
+    ddp_error error;  /* of a launch, or the time-out */
+} ddp__finding;
+
+typedef struct ddp__check {
+    ddp__cuda *dev;
+    ddp__cuda *probe; /* a copy of dev with its own stream, memory, product plans, forms and first error */
+    char *memory;     /* [bytes] of the device */
+    size_t bytes, used;
+    float *host[2]; /* [most] */
+    long most;
+    ddp_rng rng;
+    double wait_s;
+    int late;         /* 1 if a kernel did not end in time. Nothing is launched or freed any more. */
+    char passed[400]; /* the differences of the forms in use */
+} ddp__check;
+
+/* ---- opening ---- */
+
+/* Returns 0 if memory is short. */
+static int ddp__check_open(ddp__check *c, ddp__cuda *dev, double wait_s, size_t bytes, long most)
+{
+    ddp__cuda *p = (ddp__cuda *)ddp__calloc(1, sizeof *p);
+
+    memset(c, 0, sizeof *c);
+    c->dev = dev;
+    c->probe = p;
+    c->wait_s = wait_s;
+    c->bytes = bytes;
+    c->most = most;
+    c->rng = ddp_rng_seed(1, 1);
+    for (float *&x : c->host) x = (float *)ddp__calloc((size_t)most, sizeof *x);
+    if (!p || !c->host[0] || !c->host[1]) return 0;
+    memcpy(p, dev, sizeof *p);
+    pthread_mutex_init(&p->lock, NULL);
+    p->own_stream = 0;
+    p->lists = NULL; /* calls run at once */
+    p->products = NULL;
+    p->products_free = NULL;
+    p->stream = NULL;
+    if (cudaStreamCreateWithFlags(&p->stream, cudaStreamNonBlocking) != cudaSuccess ||
+        cudaMalloc((void **)&c->memory, bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    p->scratch = c->memory;
+    p->scratch_bytes = DDP__CHECK_SCRATCH;
+    return 1;
+}
+
+/* If a kernel has not ended, its stream and its memory are not freed: freeing would wait for it. */
+static void ddp__check_close(ddp__check *c)
+{
+    ddp__cuda *p = c->probe;
+
+    for (float *x : c->host)
+        if (x) DDP_FREE(x);
+    if (!p) return;
+    if (c->memory && !c->late) (void)cudaFree(c->memory);
+    if (p->products_free) p->products_free(p);
+    if (p->stream && !c->late) (void)cudaStreamDestroy(p->stream);
+    pthread_mutex_destroy(&p->lock);
+    DDP_FREE(p);
+}
+
+/* ---- memory, copies, waiting ---- */
+
+static void *ddp__check_take(ddp__check *c, size_t bytes)
+{
+    char *at = c->memory + c->used;
+
+    c->used += (bytes + 255) / 256 * 256;
+    DDP_ASSERT(c->used <= c->bytes);
+    (void)DDP__CUDA(c->probe, cudaMemsetAsync(at, 0, bytes, c->probe->stream));
+    return at;
+}
+
+/* Waits for the launched work, at most wait_s. Moves a failure into f. Returns 1 if the work succeeded. */
+static int ddp__check_wait(ddp__check *c, ddp__finding *f)
+{
+    const double until = ddp_now() + c->wait_s;
+    cudaError_t e;
+
+    while ((e = ddp__cuda_asked(cudaStreamQuery(c->probe->stream))) == cudaErrorNotReady) {
+        if (ddp_now() > until) {
+            c->late = 1;
+            (void)ddp__fail(&f->error, DDP_TIMEOUT, "no result after %g s", c->wait_s);
+            return 0;
+        }
+        ddp__sleep_until(ddp_now() + 1e-5);
+    }
+    (void)DDP__CUDA(c->probe, e);
+    if (ddp__cuda_status(c->probe, f->error.code ? NULL : &f->error) == DDP_OK) return 1;
+    c->probe->failed = 0;
+    return 0;
+}
+
+/* A new array of n values in -1 to 1, bfloat16 if half is 1. */
+static void *ddp__check_values(ddp__check *c, long n, int half)
+{
+    void *to = ddp__check_take(c, (size_t)n * (half ? 2 : 4));
+    float *x = c->host[0];
+
+    DDP_ASSERT(n <= c->most);
+    for (long i = 0; i < n; i++) x[i] = (float)(2 * ddp_rng_uniform(&c->rng) - 1);
+    for (long i = 0; half && i < n; i++) ((ddp__bf16 *)x)[i] = __float2bfloat16_rn(x[i]);
+    (void)DDP__CUDA(c->probe, cudaMemcpyAsync(to, x, (size_t)n * (half ? 2 : 4), cudaMemcpyHostToDevice,
+                                              c->probe->stream));
+    (void)DDP__CUDA(c->probe, cudaStreamSynchronize(c->probe->stream)); /* host is used again */
+    return to;
+}
+
+/* Copies an array to c->host[to]. */
+static int ddp__check_read(ddp__check *c, ddp__finding *f, int to, const void *from, size_t bytes)
+{
+    DDP_ASSERT(bytes <= (size_t)c->most * sizeof(float));
+    (void)DDP__CUDA(c->probe,
+                    cudaMemcpyAsync(c->host[to], from, bytes, cudaMemcpyDeviceToHost, c->probe->stream));
+    return ddp__check_wait(c, f);
+}
+
+/* Element i of an array in host memory. */
+static double ddp__check_value(const float *array, long i, int half)
+{
+    uint32_t bits;
+    float x;
+
+    if (!half) return array[i];
+    bits = (uint32_t)((const uint16_t *)(const void *)array)[i] << 16;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Compares columns from to to - 1 of the rows of row elements of two arrays: the result of the checked form,
+ * and the correct one. */
+static void ddp__check_compare(ddp__check *c, ddp__finding *f, const char *what, const void *is,
+                               const void *right, long n, int half, long row, long from, long to)
+{
+    const size_t bytes = (size_t)n * (half ? 2 : 4);
+    double most = 0, worst = 0;
+
+    if (f->error.code || !is || !right) return;
+    if (!ddp__check_read(c, f, 0, is, bytes) || !ddp__check_read(c, f, 1, right, bytes)) return;
+    for (long i = 0; i < n; i++) {
+        const double a = ddp__check_value(c->host[0], i, half), b = ddp__check_value(c->host[1], i, half);
+        const double apart = a < b ? b - a : a - b, size = b < 0 ? -b : b;
+        if (i % row < from || i % row >= to) continue;
+        if (!(apart <= worst) && worst == worst) worst = apart; /* NaN stays */
+        if (size > most) most = size;
+    }
+    worst /= most > 0 ? most : 1;
+    if (f->what && worst <= f->worst) return;
+    f->worst = worst;
+    f->what = what;
+}
+
+/* ---- operators ---- */
+
+/* Resets the memory for the next case. */
+static void ddp__check_new(ddp__check *c) { c->used = DDP__CHECK_SCRATCH; }
+
+/* Fills a call of the operator of that name: new inputs, parameters and gradient of the output. Inputs that
+ * are set stay. spec has inputs and arguments. */
+static const ddp_op *ddp__check_call(ddp__check *c, const char *name, ddp_op_spec *spec, ddp_op_call *call)
+{
+    ddp__cuda *p = c->probe;
+    const ddp_op *op = ddp__cuda_op(p, name);
+    ddp_error err = DDP__ZEROS;
+
+    if (!op || op->shape(spec, &err)) {
+        ddp__cuda_fail(p, DDP_FAILED, "%s: %s", name, op ? err.msg : "no such operator");
+        return NULL;
+    }
+    DDP_ASSERT(ddp__cuda_scratch(p, op, spec) <= DDP__CHECK_SCRATCH);
+    call->spec = spec;
+    call->pool = p;
+    call->training = 1;
+    for (int i = 0; i < spec->inputs; i++)
+        if (!call->in[i]) call->in[i] = ddp__check_values(c, ddp_shape_count(&spec->in[i]), p->half);
+    for (int i = 0; i < spec->params; i++)
+        call->param[i] = ddp__check_values(c, ddp_shape_count(&spec->param[i].shape), p->half);
+    if (!call->grad_out)
+        call->grad_out = ddp__check_values(c, ddp_shape_count(&spec->out), ddp__cuda_half(p, &spec->out));
+    return op;
+}
+
+/* New arrays for the results of a call. */
+static void ddp__check_results(ddp__check *c, ddp_op_call *call)
+{
+    const ddp_op_spec *s = call->spec;
+    const size_t size = c->probe->half ? 2 : 4;
+
+    call->out = ddp__check_take(c, (size_t)ddp_shape_count(&s->out) * (s->out.dims ? size : 4));
+    if (s->saved) call->saved = ddp__check_take(c, s->saved * 4);
+    for (int i = 0; i < s->inputs; i++)
+        if (s->in_type[i] == DDP_F32)
+            call->grad_in[i] = ddp__check_take(c, (size_t)ddp_shape_count(&s->in[i]) * size);
+    for (int i = 0; i < s->params; i++)
+        call->grad_param[i] = ddp__check_take(c, (size_t)ddp_shape_count(&s->param[i].shape) * 4);
+}
+
+/* Runs forward and backward with these forms. */
+static int ddp__check_run(ddp__check *c, ddp__finding *f, const ddp_op *op, ddp_op_call *call, unsigned forms)
+{
+    if (c->late || f->error.code) return 0;
+    c->probe->forms = forms;
+    ddp__check_results(c, call);
+    op->forward(call);
+    if (!ddp__check_wait(c, f)) return 0;
+    op->backward(call);
+    return ddp__check_wait(c, f);
+}
+
+/* ---- attention ---- */
+
+/* Runs one problem with wgmma, unless NULL, with mma, and without tensor cores. */
+static void ddp__check_heads(ddp__check *c, long tokens, long heads, long d, ddp__finding *mma,
+                             ddp__finding *wgmma)
+{
+    const decltype(c->dev->map) map = c->dev->map;
+    ddp_op_spec spec = DDP__ZEROS;
+    ddp_op_call call = DDP__ZEROS, right;
+    const ddp_op *op;
+    const long kv = heads > 1 ? heads / 2 : 1, q = heads * d, row = q + 2 * kv * d;
+
+    ddp__check_new(c);
+    spec.inputs = 1;
+    spec.in[0] = {3, {1, tokens, row}};
+    spec.arg[0] = (double)heads;
+    spec.arg[1] = (double)kv;
+    op = ddp__check_call(c, "attention", &spec, &call);
+    right = call;
+    c->probe->map = NULL;
+    if (!op || !ddp__check_run(c, mma, op, &right, DDP__PLAIN_ATTENTION)) {
+        if (wgmma) wgmma->error = mma->error;
+        return;
+    }
+    for (ddp__finding *f : {mma, wgmma}) {
+        if (!f) continue;
+        c->probe->map = f == wgmma ? map : NULL;
+        if (!ddp__check_run(c, f, op, &call, 0)) continue;
+        ddp__check_compare(c, f, "the output", call.out, right.out, tokens * q, c->dev->half, q, 0, q);
+        ddp__check_compare(c, f, "the maxima", call.saved, right.saved, 2 * heads * tokens, 0, 2, 0, 1);
+        ddp__check_compare(c, f, "the sums", call.saved, right.saved, 2 * heads * tokens, 0, 2, 1, 2);
+        ddp__check_compare(c, f, "dq", call.grad_in[0], right.grad_in[0], tokens * row, c->dev->half, row, 0,
+                           q);
+        ddp__check_compare(c, f, "dk", call.grad_in[0], right.grad_in[0], tokens * row, c->dev->half, row, q,
+                           q + kv * d);
+        ddp__check_compare(c, f, "dv", call.grad_in[0], right.grad_in[0], tokens * row, c->dev->half, row,
+                           q + kv * d, row);
+    }
+}
+
 /* ==== cuda/conv_product.cuh ==== [cuda] */
 /* The two matrix products of a convolution (ops/conv_product.c has them for the CPU). One operand is the
  * im2col matrix of an image batch. It never exists in memory: each block gathers the tiles that it needs.
@@ -2723,8 +3901,9 @@ template <typename T, int BM, bool Slow> struct ddp__conv_layout {
 
 /* ---- plain ---- */
 
-template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM, Slow> {
-    typedef ddp__conv_layout<float, BM, Slow> at;
+template <typename T, int BM, bool Slow> struct ddp__conv_scalar : ddp__conv_layout<T, BM, Slow> {
+    typedef ddp__conv_layout<T, BM, Slow> at;
+    enum { width = ddp__vec<T>::width };
     float sum[BM / 2];
 
     __device__ void clear()
@@ -2733,18 +3912,18 @@ template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM
     }
 
     /* m, n: first row and column of the warp. */
-    __device__ void multiply(const float *p, int m, int n, int lane)
+    __device__ void multiply(const T *p, int m, int n, int lane)
     {
         for (int k = 0; k < at::depth && Slow; k++) {
-            const float x = p[at::b_at(n + lane, k)];
-            DDP__UNROLL for (int i = 0; i < BM / 2; i++) sum[i] += p[at::a_at(m + i, k)] * x;
+            const float x = ddp__to_float(p[at::b_at(n + lane, k)]);
+            DDP__UNROLL for (int i = 0; i < BM / 2; i++) sum[i] += ddp__to_float(p[at::a_at(m + i, k)]) * x;
         }
-        for (int k = 0; k < at::depth && !Slow; k += 4) {
-            const ddp__vec<float> x = ddp__vec_load(p + at::b_at(n + lane, k));
+        for (int k = 0; k < at::depth && !Slow; k += width) {
+            const ddp__vec<T> x = ddp__vec_load(p + at::b_at(n + lane, k));
             DDP__UNROLL for (int i = 0; i < BM / 2; i++)
             {
-                const ddp__vec<float> a = ddp__vec_load(p + at::a_at(m + i, k));
-                for (int e = 0; e < 4; e++) sum[i] += a.v[e] * x.v[e];
+                const ddp__vec<T> a = ddp__vec_load(p + at::a_at(m + i, k));
+                for (int e = 0; e < width; e++) sum[i] += ddp__to_float(a.v[e]) * ddp__to_float(x.v[e]);
             }
         }
     }
@@ -2756,6 +3935,9 @@ template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM
         DDP__UNROLL for (int r = 0; r < 16; r++) room[r * DDP__CONV_SHOWN + lane] = sum[16 * i + r];
     }
 };
+
+template <int BM, bool Slow> using ddp__conv_plain = ddp__conv_scalar<float, (BM), (Slow)>;
+template <int BM, bool Slow> using ddp__conv_plain_bf16 = ddp__conv_scalar<ddp__bf16, (BM), (Slow)>;
 
 /* ---- tensor cores ---- */
 
@@ -3350,6 +4532,12 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
     return p;
 }
 
+/* The bit of dev->forms that excludes this product, or 0. */
+static inline unsigned ddp__cuda_epilogue_bit(const ddp__cuda_product *q)
+{
+    return q->gelu > 0 ? DDP__PLAIN_GELU : q->gelu < 0 ? DDP__PLAIN_GELU_GRAD : q->sums ? DDP__PLAIN_SUMS : 0;
+}
+
 /* Queues the product on the device's stream. A failure is recorded in the device, and later calls do not
  * compute. Returns 0 without queueing anything if the library does not support the product with gelu or
  * sums. */
@@ -3359,6 +4547,7 @@ static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_produc
     ddp__cuda_product_plan *p;
 
     if (ddp__atomic_load(&dev->failed)) return 1;
+    if (dev->forms & ddp__cuda_epilogue_bit(q)) return 0;
     p = ddp__cuda_product_plan_of(dev, q);
     if (p && p->none) return 0;
     if (p && !ddp__cuda_product_point(dev, p, q))
@@ -3672,7 +4861,7 @@ static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_p
     v.taps = taps;
     n = ddp__blocks(n, 256);
     DDP__RUN((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, packed, taps, v, s);
-    if (ddp__conv_tall(v.m, v.pixels, v.groups))
+    if (dev->forms & DDP__TALL_CONV || ddp__conv_tall(v.m, v.pixels, v.groups))
         ddp__conv_run_images<M<128, false>>(dev, v);
     else
         ddp__conv_run_images<Short>(dev, v);
@@ -3705,10 +4894,12 @@ static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *gr
         ddp__conv_run_weights<M<64, true>>(dev, v, grad);
 }
 
-/* Calls f(dev, args...) with the product type for the number mode of the device. */
-#define DDP__CONV_RUN(f, dev, ...)                       \
-    ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__) \
-     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__) \
+/* Calls f(dev, args...) with the product type for the number mode and the form of the device. */
+#define DDP__CONV_RUN(f, dev, ...)                                                                        \
+    ((dev)->forms & DDP__PLAIN_CONV                                                                       \
+         ? (dev)->half ? f<ddp__conv_plain_bf16>(dev, __VA_ARGS__) : f<ddp__conv_plain>(dev, __VA_ARGS__) \
+     : (dev)->half ? f<ddp__conv_bf16>(dev, __VA_ARGS__)                                                  \
+     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__)                                                  \
                    : f<ddp__conv_plain>(dev, __VA_ARGS__))
 
 /* ---- the operator ---- */
@@ -3782,899 +4973,6 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
 }
 
 DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
-
-/* ==== cuda/pool.cuh ==== [cuda] */
-/* Pooling and flatten on the GPU, with the semantics of ops/pool.c, for channels-last images. One thread
- * computes each output and, in backward, each input, window by window. A thread has W channels, read 16 bytes
- * at a time. */
-
-enum { DDP__POOL_THREADS = 256 };
-
-/* A thread's first element in images of rows x cols: image, position and channel. */
-struct ddp__pool_spot {
-    long o, image;
-    int row, col, channel;
-
-    __device__ ddp__pool_spot(int rows, int cols, int channels, int wide)
-    {
-        const long at = (long)blockIdx.x * blockDim.x + threadIdx.x, pieces = channels / wide,
-                   pixel = at / pieces;
-
-        o = at * wide;
-        channel = (int)(at - pixel * pieces) * wide;
-        image = pixel / ((long)rows * cols);
-        row = (int)(pixel - image * rows * cols) / cols;
-        col = (int)(pixel - image * rows * cols) % cols;
-    }
-};
-
-/* MAX: the first of equal elements is the maximum, and NaN counts as the maximum. place receives its position
- * in the window. Otherwise the sum times part. */
-template <typename T, int MAX, int W>
-__global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, float part, int channels)
-{
-    const ddp__pool_spot s(z.rows, z.cols, channels, W);
-    const int top = s.row * z.stride - z.padding, left = s.col * z.stride - z.padding;
-    int r0, r1, c0, c1;
-    float best[W], at[W], v[W];
-
-    if (s.image * channels >= z.planes) return;
-    x += s.image * z.h * z.w * channels + s.channel;
-    ddp__pool_span(&z, s.row, z.h, &r0, &r1);
-    ddp__pool_span(&z, s.col, z.w, &c0, &c1);
-    DDP__UNROLL for (int e = 0; e < W; e++)
-    {
-        best[e] = MAX ? -INFINITY : 0;
-        at[e] = (float)((r0 - top) * z.kernel + c0 - left);
-    }
-    for (int r = r0; r < r1; r++)
-        for (int c = c0; c < c1; c++) {
-            ddp__channel_load<W>(v, x + ((long)r * z.w + c) * channels);
-            DDP__UNROLL for (int e = 0; e < W; e++)
-            {
-                if (MAX && (v[e] <= best[e] || isnan(best[e]))) continue;
-                best[e] = MAX ? v[e] : best[e] + v[e];
-                at[e] = (float)((r - top) * z.kernel + c - left);
-            }
-        }
-    DDP__UNROLL for (int e = 0; e < W && !MAX; e++) best[e] *= part;
-    ddp__piece_store(y + s.o, best, 0, W, W > 1, 0);
-    DDP__UNROLL for (int e = 0; e < W && MAX; e += ddp__vec<float>::width)
-        ddp__piece_store(place + s.o, at + e, e, W, W > 1, 0);
-}
-
-/* The first and the last of `count` windows that contain element i of a side. */
-static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first,
-                                                int *last)
-{
-    const int at = i + z.padding;
-    *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
-    *last = at / z.stride < count ? at / z.stride : count - 1;
-}
-
-/* MAX: adds the gradients of the windows whose maximum is this element. Otherwise adds `part` of the gradient
- * of each window that contains it. */
-template <typename T, int MAX, int W>
-__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z,
-                                 float part, int channels)
-{
-    const ddp__pool_spot s(z.h, z.w, channels, W);
-    int i0, i1, j0, j1;
-    float sum[W] = {0}, d[W], at[W];
-
-    if (s.image * channels >= z.planes) return;
-    ddp__window_range(z, s.row, z.rows, &i0, &i1);
-    ddp__window_range(z, s.col, z.cols, &j0, &j1);
-    if (add) ddp__channel_load<W>(sum, dx + s.o);
-    for (int i = i0; i <= i1; i++)
-        for (int j = j0; j <= j1; j++) {
-            const int mine = (s.row - i * z.stride + z.padding) * z.kernel + s.col - j * z.stride + z.padding;
-            const long o = ((s.image * z.rows + i) * z.cols + j) * channels + s.channel;
-            ddp__channel_load<W>(d, dy + o);
-            if (MAX) ddp__channel_load<W>(at, place + o);
-            DDP__UNROLL for (int e = 0; e < W; e++) if (!MAX) sum[e] += d[e] * part;
-            else if ((int)at[e] == mine) sum[e] += d[e];
-        }
-    ddp__piece_store(dx + s.o, sum, 0, W, W > 1, 0);
-}
-
-/* Transposes each image of `in` from rows x cols to cols x rows. */
-template <typename T>
-__global__ void ddp__k_flatten(T *out, const T *in, int add, long count, long rows, long cols)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, line = i / rows;
-
-    if (i >= count) return;
-    const float v = ddp__to_float(in[(line / cols * rows + i % rows) * cols + line % cols]);
-    out[i] = ddp__from_float<T>(add ? ddp__to_float(out[i]) + v : v);
-}
-
-/* ---- on the host ---- */
-
-/* The mean of a channel is one window over the whole image. part: weight of an element in the mean of a
- * window. */
-static ddp__pool_size ddp__cuda_pool_sizes(const ddp_op_spec *s, float *part)
-{
-    const int all = s->out.dims == 2;
-    ddp__pool_size z = ddp__pool_sizes(s);
-
-    if (all) {
-        z.rows = z.cols = z.stride = 1;
-        z.padding = 0;
-        z.kernel = z.h > z.w ? z.h : z.w;
-    }
-    *part = 1 / (all ? (float)z.h * (float)z.w : (float)z.kernel * (float)z.kernel);
-    return z;
-}
-
-template <typename T, int MAX> static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const int channels = (int)c->spec->in[0].dim[1],
-              wide = ddp__wide<T>(channels, c->out, c->in[0], c->saved);
-    float part;
-    const ddp__pool_size z = ddp__cuda_pool_sizes(c->spec, &part);
-
-    DDP__EACH((wide ? ddp__k_pool<T, MAX, ddp__vec<T>::width> : ddp__k_pool<T, MAX, 1>),
-              ddp_shape_count(&c->spec->out) / (wide ? ddp__vec<T>::width : 1), DDP__POOL_THREADS,
-              (T *)c->out, (float *)c->saved, (const T *)c->in[0], z, part, channels);
-}
-
-template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const int channels = (int)c->spec->in[0].dim[1],
-              wide = ddp__wide<T>(channels, c->grad_in[0], c->grad_out, c->saved);
-    float part;
-    const ddp__pool_size z = ddp__cuda_pool_sizes(c->spec, &part);
-
-    if (c->grad_in[0])
-        DDP__EACH((wide ? ddp__k_pool_grad<T, MAX, ddp__vec<T>::width> : ddp__k_pool_grad<T, MAX, 1>),
-                  ddp_shape_count(&c->spec->in[0]) / (wide ? ddp__vec<T>::width : 1), DDP__POOL_THREADS,
-                  (T *)c->grad_in[0], (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], z, part,
-                  channels);
-}
-
-/* Flattened rows store an image channel by channel. Arrays that are not images keep their order. */
-template <typename T, int BACK> static void ddp__cuda_flatten(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const ddp_shape *s = &c->spec->in[0];
-    const long n = ddp_shape_count(s), plane = s->dims == 4 ? s->dim[2] * s->dim[3] : 1,
-               channels = n / s->dim[0] / plane;
-    const void *from = BACK ? c->grad_out : c->in[0];
-    void *to = BACK ? c->grad_in[0] : c->out;
-    const int add = BACK && c->add_in[0];
-
-    if (!to || (to == from && !add)) return;
-    if (plane == 1)
-        ddp__cuda_map(c, to, from, NULL, add, ddp__map_copy());
-    else
-        DDP__EACH((ddp__k_flatten<T>), n, DDP__POOL_THREADS, (T *)to, (const T *)from, add, n,
-                  BACK ? channels : plane, BACK ? plane : channels);
-}
-
-#define DDP__POOL(f, K) DDP__LATER(ddp__cuda_typed<f<float, K>, f<ddp__bf16, K>>)
-
-DDP__FAMILY(ddp__cuda_pool_ops,
-            {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
-            {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
-            {"global_avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0),
-             NULL},
-            {"flatten", DDP__POOL(ddp__cuda_flatten, 0), DDP__POOL(ddp__cuda_flatten, 1), NULL})
-
-/* ==== cuda/flash.cuh ==== [cuda] */
-/* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2,
- * arXiv:2307.08691, without its atomics). A warp owns 16 MR rows: rows of queries in forward and for dq, rows
- * of keys for dk and dv, where it computes the transposed scores. Each softmax weight and its gradient is
- * therefore computed in the registers where the next product reads it. No weight passes through shared
- * memory, and no two warps add to the same sum. The next tile of the other operand is loaded while the
- * current one is used. GROUP: a group of four warps multiplies with Hopper's wgmma, in bfloat16 for heads up
- * to 64 wide, and the copy engine (TMA) loads the tiles. Everything else is the same. */
-
-enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
-
-#define DDP__LOG2E 1.44269504088896340736f
-
-/* Forward for one tile of keys, from key first on. s: scores of the warp's rows, from row from on, which
- * become weights. acc and sum (one part per lane) are rescaled and updated. */
-template <int D, int MR, int N>
-__device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][4], float (&max)[MR][2],
-                                                          float (&sum)[MR][2], float (&acc)[MR][D / 8][4],
-                                                          int from, int first, float scale)
-{
-    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-
-    DDP__UNROLL for (int r = 0; r < MR; r++) DDP__UNROLL for (int h = 0; h < 2; h++)
-    {
-        const int row = from + 16 * r + g + 8 * h;
-        float top = max[r][h], shrink;
-        if (first + N - 1 > from + 16 * r)
-            DDP__UNROLL for (int n = 0; n < N / 8; n++)
-                DDP__UNROLL for (int i = 0; i < 2; i++) if (first + 8 * n + 2 * t + i > row)
-                    s[r][n][2 * h + i] = -INFINITY;
-        DDP__UNROLL for (int n = 0; n < N / 8; n++) top =
-            fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
-        top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 2));
-        shrink = ddp__exp2((max[r][h] - top) * scale);
-        max[r][h] = top;
-        sum[r][h] *= shrink;
-        DDP__UNROLL for (int n = 0; n < D / 8; n++)
-        {
-            acc[r][n][2 * h] *= shrink;
-            acc[r][n][2 * h + 1] *= shrink;
-        }
-        top *= scale;
-        DDP__UNROLL for (int n = 0; n < N / 8; n++) DDP__UNROLL for (int i = 0; i < 2; i++)
-        {
-            s[r][n][2 * h + i] = ddp__exp2(s[r][n][2 * h + i] * scale - top);
-            sum[r][h] += s[r][n][2 * h + i];
-        }
-    }
-}
-
-/* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. With HOLD, the queries stay
- * in registers. The second launch bound is the number of blocks whose registers fit a multiprocessor. */
-template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
-static __global__ void __launch_bounds__(THREADS, 2)
-    ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp__heads z)
-{
-    if (GROUP && !DDP__WGMMA) return;
-    const int rows = MR * THREADS / 2, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int count = (int)z.t, tiles = (count + rows - 1) / rows;
-    const long head = (int)blockIdx.x / tiles;
-    const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* start the longest sums first */
-    const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
-    const int sequence = (int)(head / z.heads), query = (int)(head % z.heads),
-              key = (int)(z.heads + query / z.group);
-    DDP__SHARED(T, q);
-    T *kv = q + rows * D; /* two buffers of keys and values */
-    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D), in.late);
-    ddp__tile_rows<T, D, MR, HOLD> left;
-    float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
-    int first, r, h, n, now = 0;
-
-    ddp__tile_zero(acc);
-    DDP__UNROLL for (r = 0; r < MR; r++)
-    {
-        max[r][0] = max[r][1] = -INFINITY;
-        sum[r][0] = sum[r][1] = 0;
-    }
-    left.rows = q + 16 * MR * warp * D;
-    in.template load<D, MR * THREADS / 2, THREADS>(due, q, NULL, 0, sequence, query, start);
-    in.template load<D, N, THREADS>(due, kv, kv + N * D, (int)z.kv_heads, sequence, key, 0);
-    due.sent();
-    for (first = 0; first < end; first += N, now ^= 1) {
-        const T *k = kv + now * 2 * N * D;
-        if (due.wait()) return;
-        if (first == 0) left.keep();
-        if (first + N < end) {
-            T *next = kv + (now ^ 1) * 2 * N * D;
-            in.template load<D, N, THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence, key,
-                                            first + N);
-            due.sent();
-        }
-        if (first > (GROUP ? from | 63 : from + 16 * MR - 1))
-            continue; /* no query of this warp or group sees these keys */
-        ddp__tile_scores<GROUP, N>(s, left, k);
-        ddp__flash_softmax<D, MR, N>(s, max, sum, acc, from, first, z.scale * DDP__LOG2E);
-        ddp__tile_add<GROUP, D, MR, N>(acc, s, k + N * D);
-    }
-    DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (h = 0; h < 2; h++)
-    {
-        const int row = from + 16 * r + lane / 4 + 8 * h;
-        float inverse = sum[r][h];
-        inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 1);
-        inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 2);
-        inverse = 1 / inverse;
-        DDP__UNROLL for (n = 0; n < D / 8; n++)
-        {
-            acc[r][n][2 * h] *= inverse;
-            acc[r][n][2 * h + 1] *= inverse;
-        }
-        if (lane % 4 || row >= count) continue;
-        stat[2 * (head * z.t + row)] = max[r][h] * z.scale;
-        stat[2 * (head * z.t + row) + 1] = inverse;
-    }
-    if (GROUP) __syncthreads(); /* other warps may still read the queries by wgmma */
-    ddp__tile_store<D, MR>(out + ddp__heads_out(&z, head), z.width, from, count, z.d, 0, acc, 1.0f,
-                           q + 16 * MR * warp * D);
-}
-
-/* p = 2^(scale s - log2_sum), the softmax weight of a score s. */
-__device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, int row, int count)
-{
-    return row < count ? stat[2 * row] * DDP__LOG2E - log2f(stat[2 * row + 1]) : 0.0f;
-}
-
-/* Block: dq of a tile of 16 MR queries per warp of one head. With HOLD, queries and dout stay in
- * registers. */
-template <typename T, int D, int MR, int N, int HOLD, int GROUP>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
-    ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in,
-                    const __grid_constant__ ddp__tiles<T> dout, const float *stat, const float *mean,
-                    ddp__heads z, int add)
-{
-    if (GROUP && !DDP__WGMMA) return;
-    const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int count = (int)z.t, tiles = (count + rows - 1) / rows;
-    const long head = (int)blockIdx.x / tiles;
-    const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows;
-    const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
-    const float scale = z.scale * DDP__LOG2E;
-    const int sequence = (int)(head / z.heads), query = (int)(head % z.heads),
-              key = (int)(z.heads + query / z.group);
-    DDP__SHARED(T, q);
-    T *o = q + rows * D, *kv = o + rows * D;
-    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D), in.late);
-    ddp__tile_rows<T, D, MR, HOLD> left, right;
-    float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
-    int first, r, h, n, i, now = 0;
-
-    DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (h = 0; h < 2; h++)
-    {
-        const int row = from + 16 * r + lane / 4 + 8 * h;
-        log_sum[r][h] = ddp__flash_log_sum(stat + 2 * head * z.t, row, count);
-        centre[r][h] = row < count ? mean[head * z.t + row] : 0.0f;
-    }
-    ddp__tile_zero(acc);
-    left.rows = q + 16 * MR * warp * D;
-    right.rows = o + 16 * MR * warp * D;
-    in.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, q, NULL, 0, sequence, query,
-                                                                        start);
-    dout.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, o, NULL, 0, sequence, query,
-                                                                          start);
-    in.template load<D, N, DDP__FLASH_THREADS>(due, kv, kv + N * D, (int)z.kv_heads, sequence, key, 0);
-    due.sent();
-    for (first = 0; first < end; first += N, now ^= 1) {
-        const T *k = kv + now * 2 * N * D;
-        if (due.wait()) return;
-        if (first == 0) {
-            left.keep();
-            right.keep();
-        }
-        if (first + N < end) {
-            T *next = kv + (now ^ 1) * 2 * N * D;
-            in.template load<D, N, DDP__FLASH_THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence,
-                                                       key, first + N);
-            due.sent();
-        }
-        if (!GROUP && first > from + 16 * MR - 1) continue;
-        ddp__tile_scores<GROUP, N>(s, left, k);
-        ddp__tile_scores<GROUP, N>(dp, right, k + N * D);
-        if (first + N - 1 > from)
-            DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (n = 0; n < N / 8; n++)
-                DDP__UNROLL for (i = 0; i < 4; i++) if (first + 8 * n + lane % 4 * 2 + i % 2 >
-                                                        from + 16 * r + lane / 4 + i / 2 * 8) s[r][n][i] =
-                    -INFINITY;
-        DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (n = 0; n < N / 8; n++)
-            DDP__UNROLL for (i = 0; i < 4; i++) s[r][n][i] =
-                ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) * (dp[r][n][i] - centre[r][i / 2]);
-        ddp__tile_add<GROUP, D, MR, N>(acc, s, k);
-    }
-    if (GROUP) __syncthreads(); /* other warps may still read the queries and dout by wgmma */
-    ddp__tile_store<D, MR>(grad + ddp__heads_q(&z, head), z.row, from, count, z.d, add, acc, z.scale,
-                           q + 16 * MR * warp * D);
-}
-
-/* Loads a tile of N queries and dout of one head, and the statistics of their weights, into a buffer in
- * shared memory. */
-template <int D, int N, int GROUP, typename T>
-__device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &due, T *to, float *sums,
-                                                          const ddp__tiles<T> &in, const ddp__tiles<T> &dout,
-                                                          const float *stat, const float *mean, int sequence,
-                                                          int head, int from)
-{
-    in.template load<D, N, DDP__FLASH_THREADS>(due, to, NULL, 0, sequence, head, from);
-    dout.template load<D, N, DDP__FLASH_THREADS>(due, to + N * D, NULL, 0, sequence, head, from);
-    due.sent();
-    if (threadIdx.x < N) {
-        const int row = from + (int)threadIdx.x, count = dout.count;
-        const long first = ((long)sequence * dout.heads + head) * count;
-        sums[threadIdx.x] = ddp__flash_log_sum(stat + 2 * first, row, count);
-        sums[N + threadIdx.x] = row < count ? mean[first + row] : 0.0f;
-    }
-}
-
-/* Block: dk and dv of a tile of 16 MR keys per warp of one head of keys, over the queries of all heads that
- * share it, in tiles of N. With HOLD, keys and values stay in registers. */
-template <typename T, int D, int MR, int N, int HOLD, int GROUP>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 : 2)
-    ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in,
-                     const __grid_constant__ ddp__tiles<T> dout, const float *stat, const float *mean,
-                     ddp__heads z, int add)
-{
-    if (GROUP && !DDP__WGMMA) return;
-    const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int count = (int)z.t, tiles = (count + rows - 1) / rows;
-    const long kv_head = (int)blockIdx.x / tiles;
-    const int start = (int)blockIdx.x % tiles * rows, first = start + 16 * MR * warp;
-    const int sequence = (int)(kv_head / z.kv_heads), key = (int)(kv_head % z.kv_heads),
-              query = (int)(key * z.group), end = query + (int)z.group; /* heads of queries */
-    const int begin = start / N * N; /* no query before it sees these keys */
-    const float scale = z.scale * DDP__LOG2E;
-    DDP__SHARED(T, k);
-    T *v = k + rows * D, *qo = v + rows * D;
-    float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both buffers */
-    ddp__arrivals<GROUP> due((uint64_t *)(sums + 4 * N), in.late);
-    ddp__tile_rows<T, D, MR, HOLD> left, right;
-    float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
-    int head = query, from = begin, r, n, e, now = 0;
-
-    ddp__tile_zero(dk);
-    ddp__tile_zero(dv);
-    left.rows = k + 16 * MR * warp * D;
-    right.rows = v + 16 * MR * warp * D;
-    in.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, k, v, (int)z.kv_heads, sequence,
-                                                                        (int)z.heads + key, start);
-    ddp__flash_queries<D, N>(due, qo, sums, in, dout, stat, mean, sequence, head, from);
-    while (head < end) {
-        const T *q = qo + now * 2 * N * D;
-        const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
-        const int mine = from;
-        if (due.wait()) return;
-        if (head == query && from == begin) {
-            left.keep();
-            right.keep();
-        }
-        now ^= 1;
-        from += N;
-        if (from >= count) {
-            from = begin;
-            head++;
-        }
-        if (head < end)
-            ddp__flash_queries<D, N>(due, qo + now * 2 * N * D, sums + now * 2 * N, in, dout, stat, mean,
-                                     sequence, head, from);
-        if (!GROUP && first > mine + N - 1) continue; /* no query of this tile sees a key of this warp */
-        ddp__tile_scores<GROUP, N>(s, left, q);
-        ddp__tile_scores<GROUP, N>(dp, right, q + N * D);
-        if (first + 16 * MR - 1 > mine)
-            DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (n = 0; n < N / 8; n++)
-                DDP__UNROLL for (e = 0; e < 4; e++) if (first + 16 * r + lane / 4 + e / 2 * 8 >
-                                                        mine + 8 * n + lane % 4 * 2 + e % 2) s[r][n][e] =
-                    -INFINITY;
-        DDP__UNROLL for (n = 0; n < N / 8; n++)
-        {
-            const float2 l = *(const float2 *)(log_sum + 8 * n + lane % 4 * 2);
-            const float2 m = *(const float2 *)(centre + 8 * n + lane % 4 * 2);
-            DDP__UNROLL for (r = 0; r < MR; r++) DDP__UNROLL for (e = 0; e < 4; e++)
-            {
-                s[r][n][e] = ddp__exp2(s[r][n][e] * scale - (e % 2 ? l.y : l.x));
-                dp[r][n][e] = s[r][n][e] * (dp[r][n][e] - (e % 2 ? m.y : m.x));
-            }
-        }
-        ddp__tile_add<GROUP, D, MR, N>(dv, s, q + N * D);
-        ddp__tile_add<GROUP, D, MR, N>(dk, dp, q);
-    }
-    if (GROUP) __syncthreads(); /* other warps may still read the keys and values by wgmma */
-    grad += ddp__heads_k(&z, kv_head);
-    ddp__tile_store<D, MR>(grad, z.row, first, count, z.d, add, dk, z.scale, k + 16 * MR * warp * D);
-    ddp__tile_store<D, MR>(grad + z.kv_heads * z.d, z.row, first, count, z.d, add, dv, 1.0f,
-                           v + 16 * MR * warp * D);
-}
-
-/* 1 if the tensor-core kernels support these arrays: multiples of 16 bytes, heads up to 128 wide, bfloat16 or
- * TF32. */
-static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, const void *in, const void *out,
-                                  const void *dout, const void *grad)
-{
-    return (dev->half || dev->tf32) && z->d % (dev->half ? 8 : 4) == 0 && z->d <= 128 &&
-           ddp__aligned(in, out, dout, grad);
-}
-
-/* The tiles of an array with that number of heads per row. Also encodes the map for the copy engine if it is
- * used. */
-template <typename T>
-static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads, const ddp__heads *z)
-{
-    const cuuint64_t row = (cuuint64_t)(heads * z->d) * sizeof(T),
-                     dim[4] = {(cuuint64_t)z->d, (cuuint64_t)heads, (cuuint64_t)z->t, (cuuint64_t)z->b};
-    const cuuint64_t apart[3] = {(cuuint64_t)z->d * sizeof(T), row, row * (cuuint64_t)z->t};
-    const cuuint32_t box[4] = {DDP__FETCHED, 1, DDP__FETCHED, 1}, each[4] = {1, 1, 1, 1};
-    ddp__tiles<T> s = {};
-    int e = 0;
-
-    s.late = dev->late_there;
-    s.base = (const T *)array;
-    s.heads = (int)heads;
-    s.count = (int)z->t;
-    s.d = z->d;
-    if (dev->map)
-        e = dev->map(&s.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(array), dim, apart, box,
-                     each, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (e)
-        ddp__cuda_fail(dev, DDP_FAILED,
-                       "GPU %d: cuTensorMapEncodeTiled failed with driver error %d; compile with "
-                       "-arch=sm_90, whose attention does not use it",
-                       dev->device, e);
-    return s;
-}
-
-template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
-static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
-{
-    const long rows = MR * THREADS / 2;
-    DDP__LAUNCH((ddp__k_flash<T, D, MR, N, HOLD, THREADS, GROUP>),
-                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads), THREADS,
-                (rows + 4 * N) * D * (long)sizeof(T) + DDP__ARRIVALS, dev->stream, (T *)c->out,
-                (float *)c->saved, ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z), *z);
-}
-
-/* Tiles have N queries for dk and dv, and NK keys for dq. */
-template <typename T, int D, int MR, int N, int NK, int GROUP>
-static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
-{
-    const long rows = 16 * MR * DDP__FLASH_WARPS, row = D * (long)sizeof(T);
-    const float *stat = (const float *)c->saved, *mean = (const float *)dev->scratch;
-    const ddp__tiles<T> in = ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z);
-    const ddp__tiles<T> dout = ddp__tiles_of<T>(dev, c->grad_out, z->heads, z);
-
-    DDP__LAUNCH((ddp__k_flash_dkv<T, D, MR, N, 0, GROUP>),
-                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads), DDP__FLASH_THREADS,
-                (2 * rows + 4 * N) * row + 4 * N * (long)sizeof(float) + DDP__ARRIVALS, dev->stream,
-                (T *)c->grad_in[0], in, dout, stat, mean, *z, c->add_in[0]);
-    DDP__LAUNCH((ddp__k_flash_dq<T, D, MR, NK, 0, GROUP>),
-                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads), DDP__FLASH_THREADS,
-                (2 * rows + 4 * NK) * row + DDP__ARRIVALS, dev->stream, (T *)c->grad_in[0], in, dout, stat,
-                mean, *z, c->add_in[0]);
-}
-
-/* Floats use smaller tiles: they need twice the shared memory, and a block may have only 99 KiB on some GPUs.
- * */
-static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
-{
-    const int threads = DDP__FLASH_THREADS;
-
-    if (z->d <= 64 && dev->map)
-        ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 0, 2 * threads, 1>(dev, c, z);
-    else if (z->d <= 64 && dev->half)
-        ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0, threads, 0>(dev, c, z);
-    else if (z->d <= 64)
-        ddp__cuda_flash_forward_of<float, 64, 2, 32, 0, threads, 0>(dev, c, z);
-    else if (dev->half)
-        ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1, threads, 0>(dev, c, z);
-    else
-        ddp__cuda_flash_forward_of<float, 128, 1, 32, 0, threads, 0>(dev, c, z);
-}
-
-/* dev->scratch holds the means of dp. */
-static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
-{
-    if (z->d <= 64 && dev->map)
-        ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 1>(dev, c, z);
-    else if (z->d <= 64 && dev->half)
-        ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 0>(dev, c, z);
-    else if (z->d <= 64)
-        ddp__cuda_flash_backward_of<float, 64, 2, 16, 32, 0>(dev, c, z);
-    else if (dev->half)
-        ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32, 0>(dev, c, z);
-    else
-        ddp__cuda_flash_backward_of<float, 128, 1, 16, 16, 0>(dev, c, z);
-}
-
-/* Sets *yes to 1 if the program was compiled with wgmma. */
-static __global__ void ddp__k_groups(int *yes) { *yes = DDP__WGMMA; }
-
-/* 1 if attention uses wgmma. This needs a GPU that supports it, a program compiled for sm_90a, and
- * bfloat16. */
-static inline void ddp__cuda_flash_open(ddp__cuda *dev)
-{
-    int yes = 0;
-
-    if (!dev->half || dev->props.major != 9) return;
-    DDP__RUN(ddp__k_groups, 1, 1, (int *)dev->workspace);
-    (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
-    (void)DDP__CUDA(dev, cudaMemcpy(&yes, dev->workspace, sizeof yes, cudaMemcpyDeviceToHost));
-    if (!yes || DDP__CUDA(dev, cudaHostAlloc((void **)&dev->late, sizeof *dev->late, cudaHostAllocMapped)))
-        return;
-    *dev->late = 0;
-    if (!DDP__CUDA(dev, cudaHostGetDevicePointer((void **)&dev->late_there, dev->late, 0)))
-        dev->map = (decltype(dev->map))ddp__cuda_driver("cuTensorMapEncodeTiled");
-}
-
-/* ==== cuda/attention.cuh ==== [cuda] */
-/* attention without tensor cores: float32 arithmetic on tiles of 16 R queries and keys, for every number type
- * and heads up to 512 wide. This file also chooses between these kernels and the tensor-core kernels of
- * flash.cuh, which are tested against these. Forward saves the same two values per row and head as the CPU:
- * the maximum of the scaled scores, and 1 / sum. Backward takes two passes, one over queries and one over
- * keys and values, so that no two blocks add to the same sum. */
-
-enum { DDP__ATTEND_THREADS = 256, DDP__ATTEND_SIDE = 16 };
-
-/* Row length in shared memory for rows of d floats. Threads that read the same 16-byte piece of different
- * rows access different banks. */
-__host__ __device__ static __forceinline__ int ddp__attend_row(int d) { return (d + 3) / 4 * 4 + 4; }
-
-/* Loads up to R x 16 rows, starting at row first, into shared memory. Rows past count and columns past d are
- * zeros. */
-template <typename T, int R>
-__device__ static void ddp__attend_load(float *tile, const T *from, long ld, long first, long count, int d)
-{
-    const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
-    for (int r = y; r < DDP__ATTEND_SIDE * R; r += DDP__ATTEND_SIDE)
-        for (int c = x; c < (d + 3) / 4 * 4; c += DDP__ATTEND_SIDE)
-            tile[r * ddp__attend_row(d) + c] =
-                first + r < count && c < d ? ddp__to_float(from[(first + r) * ld + c]) : 0.0f;
-}
-
-/* s[i][j] = dot product of row y + 16 i of a and row x + 16 j of b. */
-template <int R>
-__device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
-{
-    const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
-    const int ld = ddp__attend_row(d);
-    ddp__vec<float> va[R], vb[R];
-
-    for (int i = 0; i < R; i++)
-        for (int j = 0; j < R; j++) s[i][j] = 0;
-    for (int p = 0; p < d; p += 4) {
-        for (int i = 0; i < R; i++) {
-            va[i] = ddp__vec_load(a + (y + DDP__ATTEND_SIDE * i) * ld + p);
-            vb[i] = ddp__vec_load(b + (x + DDP__ATTEND_SIDE * i) * ld + p);
-        }
-        for (int i = 0; i < R; i++)
-            for (int j = 0; j < R; j++)
-                for (int k = 0; k < 4; k++) s[i][j] += va[i].v[k] * vb[j].v[k];
-    }
-}
-
-/* Maximum over the 16 threads of a row. */
-__device__ static __forceinline__ float ddp__attend_max(float v)
-{
-    for (int step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
-        v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
-    return v;
-}
-
-/* One block per (tile of queries, head). C: columns per thread, with 16 C >= d. */
-template <typename T, int R, int C>
-static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-    ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
-{
-    const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
-    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
-    const long tiles = (z.t + tile - 1) / tile, head = blockIdx.x / tiles;
-    const long from = (tiles - 1 - blockIdx.x % tiles) * tile; /* start the longest sums first */
-    const T *keys = in + ddp__heads_k(&z, head / z.group);
-    DDP__SHARED(float, shared);
-    float *q = shared, *kv = q + tile * ld, *p = kv + tile * ld;
-    float max[R], sum[R], acc[R][C], s[R][R];
-
-    for (int i = 0; i < R; i++) {
-        max[i] = -INFINITY;
-        sum[i] = 0;
-        for (int c = 0; c < C; c++) acc[i][c] = 0;
-    }
-    ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
-    for (long first = 0; first <= from; first += tile) {
-        __syncthreads();
-        ddp__attend_load<T, R>(kv, keys, z.row, first, z.t, z.d);
-        __syncthreads();
-        ddp__attend_scores<R>(s, q, kv, z.d);
-        __syncthreads();
-        ddp__attend_load<T, R>(kv, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
-        for (int i = 0; i < R; i++) {
-            const long t = from + y + side * i;
-            float top = max[i], shrink;
-            for (int j = 0; j < R; j++) {
-                s[i][j] = first + x + side * j <= t ? s[i][j] * z.scale : -INFINITY;
-                top = fmaxf(top, s[i][j]);
-            }
-            top = ddp__attend_max(top);
-            shrink = expf(max[i] - top);
-            max[i] = top;
-            sum[i] *= shrink;
-            for (int c = 0; c < C; c++) acc[i][c] *= shrink;
-            for (int j = 0; j < R; j++) {
-                const float e = expf(s[i][j] - top);
-                sum[i] += e;
-                p[(y + side * i) * (tile + 1) + x + side * j] = e;
-            }
-        }
-        __syncthreads();
-        for (int k = 0; k < tile; k++)
-            for (int c = 0; c < C; c++)
-                for (int i = 0; i < R && x + side * c < z.d; i++)
-                    acc[i][c] += p[(y + side * i) * (tile + 1) + k] * kv[k * ld + x + side * c];
-    }
-    for (int i = 0; i < R; i++) {
-        const long t = from + y + side * i;
-        const float inverse = 1 / ddp__warp_sum(sum[i], DDP__ATTEND_SIDE);
-        if (t >= z.t) continue;
-        for (int c = 0; c < C && x + side * c < z.d; c++)
-            out[ddp__heads_out(&z, head) + t * z.width + x + side * c] =
-                ddp__from_float<T>(acc[i][c] * inverse);
-        if (x) continue;
-        stat[2 * (head * z.t + t)] = max[i];
-        stat[2 * (head * z.t + t) + 1] = inverse;
-    }
-}
-
-/* Computes p and d = p (dp - mean) scale for the tile of queries at from and the tile of keys at first, and
- * stores them as rows in shared memory. All threads of the block must call it. */
-template <int R>
-__device__ static void ddp__attend_grads(float *p, float *d, const float *q, const float *k, const float *v,
-                                         const float *dout, const float *stat, const float *mean,
-                                         const ddp__heads *z, long from, long first)
-{
-    const int side = DDP__ATTEND_SIDE, tile = side * R, x = (int)threadIdx.x % side,
-              y = (int)threadIdx.x / side;
-    float s[R][R], dp[R][R];
-
-    ddp__attend_scores<R>(s, q, k, z->d);
-    ddp__attend_scores<R>(dp, dout, v, z->d);
-    for (int i = 0; i < R; i++) {
-        const long t = from + y + side * i;
-        for (int j = 0; j < R; j++) {
-            const int at = (y + side * i) * (tile + 1) + x + side * j;
-            const int seen = t < z->t && first + x + side * j <= t;
-            const float e = seen ? expf(s[i][j] * z->scale - stat[2 * t]) * stat[2 * t + 1] : 0;
-            p[at] = e;
-            d[at] = seen ? e * (dp[i][j] - mean[t]) * z->scale : 0;
-        }
-    }
-}
-
-/* With KEYS 0, computes dq, one block per (tile of queries, head). With KEYS 1, computes dk and dv over the
- * queries of all heads that share the head of keys, one block per (tile of keys, head of keys). */
-template <typename T, int R, int C, int KEYS>
-static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-    ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
-                       ddp__heads z, int add)
-{
-    const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
-    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
-    const long tiles = (z.t + tile - 1) / tile, block = blockIdx.x / tiles, values = z.kv_heads * z.d;
-    const long mine =
-        (KEYS ? blockIdx.x % tiles : tiles - 1 - blockIdx.x % tiles) * tile; /* start the longest sums first
-                                                                              * */
-    const long shared_head = KEYS ? block : block / z.group, at = ddp__heads_k(&z, shared_head);
-    DDP__SHARED(float, shared);
-    float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
-    float *p = v + tile * ld, *d = p + tile * (tile + 1);
-    float one[R][C], two[R][C]; /* dk and dv for KEYS 1, dq and unused for KEYS 0 */
-
-    for (int i = 0; i < R; i++)
-        for (int c = 0; c < C; c++) one[i][c] = two[i][c] = 0;
-    ddp__attend_load<T, R>(KEYS ? k : q, in + (KEYS ? at : ddp__heads_q(&z, block)), z.row, mine, z.t, z.d);
-    if (KEYS)
-        ddp__attend_load<T, R>(v, in + at + values, z.row, mine, z.t, z.d);
-    else
-        ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, block), z.width, mine, z.t, z.d);
-    for (long turn = 0; turn < (KEYS ? z.group : 1); turn++)
-        for (long other = KEYS ? mine : 0; KEYS ? other < z.t : other <= mine; other += tile) {
-            const long from = KEYS ? other : mine, first = KEYS ? mine : other; /* first query, first key */
-            const long head = KEYS ? shared_head * z.group + turn : block;
-            __syncthreads();
-            ddp__attend_load<T, R>(KEYS ? q : k, in + (KEYS ? ddp__heads_q(&z, head) : at), z.row, other, z.t,
-                                   z.d);
-            if (KEYS)
-                ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, other, z.t, z.d);
-            else
-                ddp__attend_load<T, R>(v, in + at + values, z.row, other, z.t, z.d);
-            __syncthreads();
-            ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
-            __syncthreads();
-            for (int n = 0; n < tile; n++)
-                for (int c = 0; c < C; c++)
-                    for (int i = 0; i < R && x + side * c < z.d; i++) {
-                        const int key = n * (tile + 1) + y + side * i,
-                                  query = (y + side * i) * (tile + 1) + n;
-                        one[i][c] += d[KEYS ? key : query] * (KEYS ? q : k)[n * ld + x + side * c];
-                        if (KEYS) two[i][c] += p[key] * o[n * ld + x + side * c];
-                    }
-        }
-    for (int i = 0; i < R; i++) {
-        const long t = mine + y + side * i;
-        for (int c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
-            T *g = grad + (KEYS ? at : ddp__heads_q(&z, block)) + t * z.row + x + side * c;
-            *g = ddp__from_float<T>(one[i][c] + (add ? ddp__to_float(*g) : 0));
-            if (!KEYS) continue;
-            g += values;
-            *g = ddp__from_float<T>(two[i][c] + (add ? ddp__to_float(*g) : 0));
-        }
-    }
-}
-
-/* mean[head t + row] = out . dout for one row of one head, which is the mean of dp weighted by p. Uses lanes
- * threads per row, a power of 2 up to 32. */
-template <typename T>
-static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes,
-                                          int wide)
-{
-    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % lanes;
-    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes, row = i / z.heads,
-               head = i % z.heads;
-    const long at = row * z.width + head * z.d;
-    float a[width], b[width], sum = 0;
-
-    for (int j = lane * width; row < z.b * z.t && j < z.d; j += lanes * width) {
-        ddp__piece_load(a, out + at, j, z.d, wide);
-        ddp__piece_load(b, dout + at, j, z.d, wide);
-        for (int k = 0; k < width; k++) sum += a[k] * b[k];
-    }
-    sum = ddp__warp_sum(sum, lanes);
-    if (lane == 0 && row < z.b * z.t) mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
-}
-
-template <typename T, int R, int C>
-static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
-{
-    const long tile = DDP__ATTEND_SIDE * R;
-    DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads),
-                DDP__ATTEND_THREADS,
-                (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float), dev->stream,
-                (T *)c->out, (float *)c->saved, (const T *)c->in[0], *z);
-}
-
-/* Bytes of shared memory that a block of the backward kernel needs. */
-static inline long ddp__attend_grad_bytes(int r, int d)
-{
-    const long tile = DDP__ATTEND_SIDE * r;
-    return (4 * tile * ddp__attend_row(d) + 2 * tile * (tile + 1)) * (long)sizeof(float);
-}
-
-template <typename T, int R, int C, int KEYS>
-static void ddp__cuda_attend_grad_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
-{
-    DDP__LAUNCH((ddp__k_attend_grad<T, R, C, KEYS>),
-                (unsigned)(ddp__blocks(z->t, DDP__ATTEND_SIDE * R) * z->b * (KEYS ? z->kv_heads : z->heads)),
-                DDP__ATTEND_THREADS, ddp__attend_grad_bytes(R, z->d), dev->stream, (T *)c->grad_in[0],
-                (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved,
-                (const float *)dev->scratch, *z, c->add_in[0]);
-}
-
-template <typename T, int R, int C>
-static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
-{
-    ddp__cuda_attend_grad_of<T, R, C, 0>(dev, c, z);
-    ddp__cuda_attend_grad_of<T, R, C, 1>(dev, c, z);
-}
-
-/* R and C for heads up to 64 wide. float32 has no other kernels, so it uses larger tiles. */
-#define DDP__ATTEND_SMALL_R(T) (sizeof(T) == 4 ? 4 : 2)
-#define DDP__ATTEND_SMALL(T)   DDP__ATTEND_SMALL_R(T), sizeof(T) == 4 ? 4 : 8
-
-template <typename T> static void ddp__cuda_attention_forward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const ddp__heads z = ddp__heads_of(c->spec);
-
-    if (ddp__flash_fits(dev, &z, c->in[0], c->out, NULL, NULL))
-        ddp__cuda_flash_forward(dev, c, &z);
-    else if (z.d <= 64)
-        ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
-    else if (z.d <= 128)
-        ddp__cuda_attend<T, 2, 8>(dev, c, &z);
-    else
-        ddp__cuda_attend<T, 1, 32>(dev, c, &z);
-}
-
-template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const ddp__heads z = ddp__heads_of(c->spec);
-    int lanes = 1;
-
-    if (!c->grad_in[0]) return;
-    while (lanes < 32 && lanes * ddp__vec<T>::width < z.d) lanes *= 2;
-    DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS,
-              (float *)dev->scratch, (const T *)c->out, (const T *)c->grad_out, z, lanes,
-              ddp__wide<T>(z.d, c->out, c->grad_out));
-    if (ddp__flash_fits(dev, &z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
-        ddp__cuda_flash_backward(dev, c, &z);
-    else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <=
-                              (long)dev->props.sharedMemPerBlockOptin) /* some GPUs have less */
-        ddp__cuda_attend_grad<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
-    else if (z.d <= 128)
-        ddp__cuda_attend_grad<T, 2, 8>(dev, c, &z);
-    else
-        ddp__cuda_attend_grad<T, 1, 32>(dev, c, &z);
-}
-
-static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int)
-{
-    const ddp__heads z = ddp__heads_of(s);
-    return (size_t)(z.b * z.t * z.heads) * sizeof(float);
-}
 
 /* ==== cuda/embedding.cuh ==== [cuda] */
 /* embedding, position and rope: operators that depend on tokens and their positions. The gradient of the
@@ -5449,13 +5747,31 @@ static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_o
 
 /* ---- linear_cross_entropy. A chunk has twice as many rows if elements have half the bytes ---- */
 
+/* The loss of a chunk and, unless by is NULL, the gradient of its logits, by the kernels of cross_entropy.
+ * h.stat has room for h.chunk rows. */
+template <typename T>
+static void ddp__cuda_head_loss(ddp__cuda *dev, const ddp__head &h, long rows, double *loss, const int *label,
+                                const float *by)
+{
+    const int wide = ddp__wide<T>(h.n, h.logits);
+    T *logits = (T *)h.logits;
+
+    DDP__RUN((ddp__k_loss<T, DDP__LOSS_THREADS>), (unsigned)rows, DDP__LOSS_THREADS, h.stat, loss, logits,
+             label, (const float *)NULL, h.n, wide);
+    if (by)
+        DDP__RUN((ddp__k_loss_grad<T>), (unsigned)rows, DDP__LOSS_THREADS, logits, logits, label, h.stat, by,
+                 h.n, 0, wide);
+}
+
 template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp__head h = ddp__head_of(c);
-    const long chunk = h.chunk * (long)(sizeof(float) / sizeof(T));
+    const int fused = !(dev->forms & DDP__PLAIN_HEAD);
+    const long chunk = fused ? h.chunk * (long)(sizeof(float) / sizeof(T)) : h.chunk;
     const int *label = (const int *)c->in[1];
     double *loss = (double *)dev->scratch;
     float *by = (float *)(loss + h.rows);
+    const int wide = ddp__wide<T>(h.n, h.logits);
 
     DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, by, (const double *)NULL, label, (const float *)NULL,
              h.rows);
@@ -5464,9 +5780,11 @@ template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const d
         const T *x = (const T *)c->in[0] + r * h.k;
         ddp__cuda_product p = ddp__cuda_product_of(rows, h.n, h.k, x, 0, c->param[0], 1, h.logits, dev->half);
         (void)ddp__cuda_multiply(dev, &p);
-        DDP__RUN((ddp__k_loss<T, DDP__HEAD_THREADS>), (unsigned)rows, DDP__HEAD_THREADS, (float *)NULL,
-                 loss + r, (T *)h.logits, label + r, c->training ? by : (const float *)NULL, h.n,
-                 ddp__wide<T>(h.n, h.logits));
+        if (fused)
+            DDP__RUN((ddp__k_loss<T, DDP__HEAD_THREADS>), (unsigned)rows, DDP__HEAD_THREADS, (float *)NULL,
+                     loss + r, (T *)h.logits, label + r, c->training ? by : (const float *)NULL, h.n, wide);
+        else
+            ddp__cuda_head_loss<T>(dev, h, rows, loss + r, label + r, c->training ? by : NULL);
         if (!c->training) continue;
         p = ddp__cuda_product_of(h.n, h.k, rows, h.logits, 1, x, 0, h.dw, dev->half);
         p.shape.half_out = 0;
@@ -6525,6 +6843,362 @@ static void ddp__cuda_clip_scale(ddp__cuda_self *c, float *x, size_t n, float li
     DDP__EACH(ddp__k_clip, (long)n, DDP__UPDATE_THREADS, x, (long)n, c->squares + DDP__CLIP_PARTS, limit);
 }
 
+/* ==== cuda/self_check.cuh ==== [cuda] */
+/* The self-check of a device, before training uses it. Each specialised kernel runs on a small problem, and
+ * so does its portable form. If the results differ, a launch fails, or a kernel does not end in time, the
+ * device uses the portable form, and one line of the log gives the figures. Compression is compared with the
+ * CPU, byte by byte. */
+
+/* The value of DREAMDDP_CUDA_HOPPER if it is not set. */
+#ifndef DDP__CUDA_HOPPER
+#define DDP__CUDA_HOPPER "auto"
+#endif
+
+enum { DDP__CHECK_KEPT = 20000 }; /* elements from which Top-K selects, three tiles */
+
+/* Closes the check of one form. Returns 1 if the device may use it. name: the kernels, instead: the form that
+ * is used if they failed. */
+static int ddp__check_passes(ddp__check *c, ddp__finding *f, const char *name, const char *instead)
+{
+    ddp__cuda *dev = c->dev;
+    const size_t used = strlen(c->passed);
+    cudaError_t e;
+
+    if (!c->late && !f->error.code) (void)ddp__check_wait(c, f); /* a failure before the first launch */
+    if (!f->error.code && f->what && f->worst <= DDP__CHECK_LIMIT) {
+        ddp__format(c->passed + used, sizeof c->passed - used, "%s%s %.2g", used ? ", " : "", name, f->worst);
+        return 1;
+    }
+    if (f->error.code)
+        ddp__log(dev->log, DDP_LOG_WARN, "GPU %d: self-check: %s failed: %s; %s", dev->device, name,
+                 f->error.msg, instead);
+    else
+        ddp__log(dev->log, DDP_LOG_WARN,
+                 "GPU %d: self-check: %s: %s differs from the portable form by %.3g of its largest value "
+                 "(limit: %g); %s",
+                 dev->device, name, f->what ? f->what : "no array", f->worst, DDP__CHECK_LIMIT, instead);
+    if (c->late) return 0;
+    e = cudaStreamSynchronize(dev->stream); /* some failures end all work of the process on the device */
+    (void)cudaGetLastError();
+    if (e != cudaSuccess)
+        ddp__cuda_fail(dev, DDP_FAILED,
+                       "GPU %d: the self-check of %s failed, and the device cannot be used any more: %s; set "
+                       "DREAMDDP_CUDA_HOPPER=0 and start the program again",
+                       dev->device, name, cudaGetErrorString(e));
+    return 0;
+}
+
+/* Compares all results but the saved arrays. */
+static void ddp__check_both(ddp__check *c, ddp__finding *f, const ddp_op_call *is, const ddp_op_call *right)
+{
+    const ddp_op_spec *s = is->spec;
+    const long out = ddp_shape_count(&s->out), in = ddp_shape_count(&s->in[0]);
+
+    ddp__check_compare(c, f, "the output", is->out, right->out, out, ddp__cuda_half(c->dev, &s->out), out, 0,
+                       out);
+    ddp__check_compare(c, f, "the gradient of the input", is->grad_in[0], right->grad_in[0], in, c->dev->half,
+                       in, 0, in);
+    for (int i = 0; i < s->params; i++) {
+        const long n = ddp_shape_count(&s->param[i].shape);
+        ddp__check_compare(c, f, i ? "the gradient of the bias" : "the gradient of the weights",
+                           is->grad_param[i], right->grad_param[i], n, 0, n, 0, n);
+    }
+}
+
+/* ---- attention ---- */
+
+static void ddp__check_attention(ddp__check *c)
+{
+    ddp__cuda *dev = c->dev;
+    ddp__finding mma = DDP__ZEROS, wgmma = DDP__ZEROS;
+    ddp__finding *hopper = dev->map ? &wgmma : NULL;
+
+    if (!dev->half && !dev->tf32) return;
+    ddp__check_heads(c, 192, 2, 64, &mma, hopper); /* three tiles of keys */
+    ddp__check_heads(c, 192, 2, 56, &mma, hopper);
+    if (hopper && !ddp__check_passes(c, hopper, "attention with wgmma", "attention does not use it"))
+        dev->map = NULL;
+    if (!ddp__check_passes(c, &mma, "attention with mma", "attention runs without tensor cores"))
+        dev->forms |= DDP__PLAIN_ATTENTION;
+}
+
+/* ---- convolution ---- */
+
+static void ddp__check_window(ddp__check *c, ddp__finding *f, long planes, long channels, long step)
+{
+    ddp_op_spec spec = DDP__ZEROS;
+    ddp_op_call call = DDP__ZEROS, right;
+    const ddp_op *op;
+
+    ddp__check_new(c);
+    spec.inputs = 1;
+    spec.in[0] = {4, {1, planes, 9, 9}};
+    spec.arg[0] = (double)channels;
+    spec.arg[1] = 3;
+    spec.arg[2] = (double)step;
+    spec.arg[3] = 1;
+    spec.arg[4] = 1;
+    op = ddp__check_call(c, "conv2d", &spec, &call);
+    right = call;
+    if (!op || !ddp__check_run(c, f, op, &right, DDP__PLAIN_CONV)) return;
+    if (ddp__check_run(c, f, op, &call, 0)) ddp__check_both(c, f, &call, &right);
+    if (ddp__check_run(c, f, op, &call, DDP__TALL_CONV)) ddp__check_both(c, f, &call, &right);
+}
+
+/* Whole taps at a time, and single elements; both heights of the tiles of weights. */
+static void ddp__check_conv(ddp__check *c)
+{
+    ddp__finding f = DDP__ZEROS;
+
+    if (!c->dev->half && !c->dev->tf32) return;
+    ddp__check_window(c, &f, 32, 72, 1);
+    ddp__check_window(c, &f, 12, 40, 2);
+    if (!ddp__check_passes(c, &f, "convolution with tensor cores", "convolutions run without them"))
+        c->dev->forms |= DDP__PLAIN_CONV;
+}
+
+/* ---- products of cuBLASLt with more than a bias ---- */
+
+enum { DDP__CHECK_ROWS = 96, DDP__CHECK_COLUMNS = 64 };
+
+/* A product with one epilogue: the bit of its form, a linear layer and the gelu after it. */
+typedef struct ddp__check_product {
+    unsigned bit;
+    ddp_op_spec linear, gelu;
+    ddp_op_call first, second;
+} ddp__check_product;
+
+static int ddp__check_product_run(ddp__check *c, ddp__finding *f, const ddp__check_product *p, unsigned forms,
+                                  ddp_op_call *first, ddp_op_call *second)
+{
+    *first = p->first;
+    *second = p->second;
+    if (c->late || f->error.code) return 0;
+    c->probe->forms = forms;
+    ddp__check_results(c, first);
+    ddp__check_results(c, second);
+    second->in[0] = first->out;
+    if (p->bit == DDP__PLAIN_GELU) {
+        ddp__cuda_linear_gelu_forward(first, second);
+        return ddp__check_wait(c, f);
+    }
+    if (p->bit == DDP__PLAIN_SUMS) {
+        first->grad_in[0] = NULL;
+    } else {
+        first->inner = first->in[0];
+        first->grad_param[0] = first->grad_param[1] = NULL;
+    }
+    ddp__cuda_linear_backward(first);
+    return ddp__check_wait(c, f);
+}
+
+static void ddp__check_epilogue(ddp__check *c, unsigned bit, const char *name)
+{
+    const long n = DDP__CHECK_COLUMNS, all = DDP__CHECK_ROWS * n;
+    const int half = c->dev->half;
+    ddp__check_product p = DDP__ZEROS;
+    ddp__finding f = DDP__ZEROS;
+    ddp_op_call is[2], right[2];
+
+    ddp__check_new(c);
+    p.bit = bit;
+    p.linear.inputs = p.gelu.inputs = 1;
+    p.linear.in[0] = p.gelu.in[0] = {2, {DDP__CHECK_ROWS, n}};
+    p.linear.arg[0] = (double)n;
+    if (ddp__check_call(c, "linear", &p.linear, &p.first) && ddp__check_call(c, "gelu", &p.gelu, &p.second) &&
+        ddp__check_product_run(c, &f, &p, bit, &right[0], &right[1]) &&
+        ddp__check_product_run(c, &f, &p, 0, &is[0], &is[1])) {
+        ddp__check_compare(c, &f, "the product", is[0].out, right[0].out, all, half, n, 0, n);
+        ddp__check_compare(c, &f, "the output of gelu", is[1].out, right[1].out, all, half, n, 0, n);
+        ddp__check_compare(c, &f, "the gradient of the input", is[0].grad_in[0], right[0].grad_in[0], all,
+                           half, n, 0, n);
+        ddp__check_compare(c, &f, "the gradient of the bias", is[0].grad_param[1], right[0].grad_param[1], n,
+                           0, n, 0, n);
+    }
+    if (!ddp__check_passes(c, &f, name, "it runs as a kernel after the product")) c->dev->forms |= bit;
+}
+
+static void ddp__check_epilogues(ddp__check *c)
+{
+    if (ddp__cuda_pair_of(c->dev, "linear", "gelu")) {
+        ddp__check_epilogue(c, DDP__PLAIN_GELU, "gelu in a product");
+        ddp__check_epilogue(c, DDP__PLAIN_GELU_GRAD, "the gradient of gelu in a product");
+    }
+    ddp__check_epilogue(c, DDP__PLAIN_SUMS, "a bias gradient in a product");
+}
+
+/* ---- the head in chunks ---- */
+
+/* Compares linear_cross_entropy with linear_no_bias and cross_entropy on all rows at once. There are two
+ * chunks or more. */
+static void ddp__check_head(ddp__check *c)
+{
+    const long rows = 600, n = DDP__CHECK_COLUMNS, k = 16;
+    ddp_op_spec head = DDP__ZEROS, product = DDP__ZEROS, loss = DDP__ZEROS;
+    ddp_op_call call = DDP__ZEROS, first = DDP__ZEROS, second = DDP__ZEROS, right;
+    const ddp_op *op, *linear, *cross;
+    const float one = 1;
+    ddp__finding f = DDP__ZEROS;
+    int label[600];
+    void *labels, *by;
+
+    ddp__check_new(c);
+    for (long i = 0; i < rows; i++) label[i] = i % 9 ? (int)ddp_rng_below(&c->rng, (uint64_t)n) : -1;
+    labels = ddp__check_take(c, sizeof label);
+    by = ddp__check_take(c, sizeof one);
+    (void)DDP__CUDA(c->probe,
+                    cudaMemcpyAsync(labels, label, sizeof label, cudaMemcpyHostToDevice, c->probe->stream));
+    (void)DDP__CUDA(c->probe,
+                    cudaMemcpyAsync(by, &one, sizeof one, cudaMemcpyHostToDevice, c->probe->stream));
+    head.inputs = loss.inputs = 2;
+    product.inputs = 1;
+    head.in[0] = product.in[0] = {2, {rows, k}};
+    loss.in[0] = {2, {rows, n}};
+    head.in[1] = loss.in[1] = {1, {rows}};
+    head.in_type[1] = loss.in_type[1] = DDP_I32;
+    head.arg[0] = product.arg[0] = (double)n;
+    call.in[1] = second.in[1] = labels;
+    call.grad_out = second.grad_out = by;
+    op = ddp__check_call(c, "linear_cross_entropy", &head, &call);
+    linear = ddp__check_call(c, "linear_no_bias", &product, &first);
+    second.in[0] = first.grad_out; /* until the product has an output */
+    cross = ddp__check_call(c, "cross_entropy", &loss, &second);
+    if (op && linear && cross && ddp__check_run(c, &f, op, &call, 0)) {
+        right = call;
+        first.in[0] = call.in[0];
+        first.param[0] = call.param[0];
+        ddp__check_results(c, &first);
+        ddp__check_results(c, &second);
+        linear->forward(&first);
+        second.in[0] = first.out;
+        cross->forward(&second);
+        if (ddp__check_wait(c, &f)) cross->backward(&second);
+        first.grad_out = second.grad_in[0];
+        if (ddp__check_wait(c, &f)) linear->backward(&first);
+        right.out = second.out;
+        right.grad_in[0] = first.grad_in[0];
+        right.grad_param[0] = first.grad_param[0];
+        if (ddp__check_wait(c, &f)) ddp__check_both(c, &f, &call, &right);
+    }
+    if (!ddp__check_passes(c, &f, "the head in chunks", "loss and gradient are separate kernels"))
+        c->dev->forms |= DDP__PLAIN_HEAD;
+}
+
+/* ---- compression, compared with the CPU ---- */
+
+static void ddp__check_unequal(ddp__finding *f, const char *what, const void *is, const void *right,
+                               size_t bytes)
+{
+    if (f->error.code || f->worst > 0) return;
+    f->what = what;
+    f->worst = memcmp(is, right, bytes) ? 1 : 0;
+}
+
+/* Blocks of int8 and int4, and the residual. The last block is not full. */
+static void ddp__check_blocks(ddp__check *c)
+{
+    enum { N = 1000, MOST = 2 * N };
+    unsigned char right[MOST], *is = (unsigned char *)c->host[1];
+    float from[N];
+    ddp__finding f = DDP__ZEROS;
+
+    for (int bits = 8; bits >= 4; bits -= 4) {
+        const ddp_packing packing = bits == 8 ? DDP_PACK_INT8 : DDP_PACK_INT4;
+        float *x, *rest = c->host[0];
+        size_t bytes = 0;
+        void *out;
+
+        ddp__check_new(c);
+        x = (float *)ddp__check_values(c, N, 0);
+        memcpy(from, rest, sizeof from);
+        out = ddp__check_take(c, MOST);
+        if (c->late || ddp_pack_quantised(packing, from, N, right, MOST, &bytes, &f.error)) break;
+        ddp__cuda_split(c->probe, bits, x, out, N);
+        bytes -= DDP_PACK_HEAD;
+        if (!ddp__check_wait(c, &f) || !ddp__check_read(c, &f, 1, out, bytes)) break;
+        ddp__check_unequal(&f, "a message", is, right + DDP_PACK_HEAD, bytes);
+        if (ddp_unpack_store(right, bytes + DDP_PACK_HEAD, c->host[1], N, &f.error)) break;
+        for (int i = 0; i < N; i++) from[i] -= c->host[1][i];
+        if (!ddp__check_read(c, &f, 0, x, sizeof from)) break;
+        ddp__check_unequal(&f, "the residual", rest, from, sizeof from);
+    }
+    if (!ddp__check_passes(c, &f, "int8 and int4 blocks", "the host makes them"))
+        c->dev->forms |= DDP__PLAIN_BLOCKS;
+}
+
+/* Top-K with ties. Contexts do not use it. The program calls it with a stream, so the log names the function
+ * of the CPU. */
+static void ddp__check_topk(ddp__check *c)
+{
+    enum { N = DDP__CHECK_KEPT, K = 300 };
+    const size_t room = ddp_cuda_topk_scratch(N, K), here = ddp_topk_scratch(N, K);
+    void *scratch = ddp__calloc(here, 1), *there, *verdict;
+    uint64_t right[K], *index;
+    ddp__finding f = DDP__ZEROS;
+    float *x;
+
+    ddp__check_new(c);
+    x = (float *)ddp__check_values(c, N, 0);
+    for (int i = 0; i < N; i++) c->host[0][i] = (float)(int)(c->host[0][i] * 1000);
+    (void)DDP__CUDA(c->probe,
+                    cudaMemcpyAsync(x, c->host[0], N * sizeof *x, cudaMemcpyHostToDevice, c->probe->stream));
+    there = ddp__check_take(c, room);
+    verdict = ddp__check_take(c, sizeof(ddp_cuda_verdict));
+    index = (uint64_t *)ddp__check_take(c, sizeof right);
+    if (!scratch)
+        (void)ddp__fail(&f.error, DDP_MEMORY, "out of memory for Top-K of the CPU");
+    else if (!c->late && !ddp_topk(c->host[0], N, K, scratch, here, right, NULL, &f.error) &&
+             !ddp_cuda_topk(x, N, K, there, room, index, NULL, (ddp_cuda_verdict *)verdict, c->probe->stream,
+                            &f.error) &&
+             ddp__check_wait(c, &f) && ddp__check_read(c, &f, 1, index, sizeof right))
+        ddp__check_unequal(&f, "an index", c->host[1], right, sizeof right);
+    (void)ddp__check_passes(c, &f, "ddp_cuda_topk", "use ddp_topk, on the host");
+    if (scratch) DDP_FREE(scratch);
+}
+
+/* ---- all of it ---- */
+
+/* Checks all families of kernels that this number mode uses. */
+static ddp_status ddp__cuda_self_check(ddp__cuda *dev, double wait_s, ddp_error *err)
+{
+    static void (*const families[])(ddp__check *) = {ddp__check_attention, ddp__check_conv,
+                                                     ddp__check_epilogues, ddp__check_head,
+                                                     ddp__check_blocks,    ddp__check_topk};
+    const double begin = ddp_now();
+    ddp__check c;
+
+    if (ddp__check_open(&c, dev, wait_s, DDP__CHECK_BYTES, DDP__CHECK_MOST)) {
+        for (auto family : families)
+            if (!c.late && !ddp__atomic_load(&dev->failed)) family(&c);
+    } else {
+        ddp__log(dev->log, DDP_LOG_WARN,
+                 "GPU %d: self-check: out of memory (%d bytes); the portable kernels are used", dev->device,
+                 DDP__CHECK_BYTES);
+    }
+    if (c.late || !c.memory) { /* what was not checked is not used */
+        dev->map = NULL;
+        dev->forms |= DDP__PLAIN;
+    }
+    ddp__log(dev->log, DDP_LOG_INFO, "GPU %d: self-check: %.1f ms; largest differences: %s", dev->device,
+             1e3 * (ddp_now() - begin), c.passed[0] ? c.passed : "none");
+    ddp__check_close(&c);
+    return ddp__cuda_status(dev, err);
+}
+
+/* Chooses the forms of the kernels, as DREAMDDP_CUDA_HOPPER says. */
+static ddp_status ddp__cuda_prepare(ddp__cuda *dev, int no_env, ddp_error *err)
+{
+    const char *how = no_env ? NULL : getenv("DREAMDDP_CUDA_HOPPER"); /* config/settings.c checks it */
+
+    if (!how || !*how) how = DDP__CUDA_HOPPER;
+    if (strcmp(how, "auto") == 0) return ddp__cuda_self_check(dev, DDP__CHECK_WAIT_S, err);
+    if (strcmp(how, "0") == 0) dev->map = NULL;
+    return ddp__cuda_status(dev, err);
+}
+
+/* 1 if the device makes int8 and int4 blocks. */
+static int ddp__cuda_splits(ddp__cuda *dev) { return !(dev->forms & DDP__PLAIN_BLOCKS); }
+
 /* ==== cuda/backend.cuh ==== [cuda] */
 /* The backend table of a GPU (base/backend.h): opening, memory, copies and averages. The other files of this
  * directory define the remaining functions of the table. */
@@ -6603,6 +7277,8 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     *self = c;
     return DDP_OK;
 }
+
+static void ddp__cuda_log(ddp__cuda *dev, const ddp_logger *log) { dev->log = log; }
 
 static ddp_status ddp__cuda_wait(ddp__cuda_self *c, ddp_error *err) { return ddp__cuda_await(c, NULL, err); }
 
@@ -6959,6 +7635,9 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     DDP__OF(mark);
     DDP__OF(marked);
     DDP__OF(range);
+    DDP__OF(log);
+    DDP__OF(prepare);
+    DDP__OF(splits);
     return b;
 }
 #undef DDP__OF

@@ -8,14 +8,16 @@
 CUDA_TESTS   := $(if $(shell command -v $(firstword $(CXX))),$(patsubst tests/%.cu,%,$(wildcard tests/cuda/test_cuda_*.cu)))
 # -g1: sanitizer reports need function names and lines.
 CUDA_LEVEL    = -O1 -g1
-CUDA_COMPILE  = $(CXX) -std=c++17 $(CPPFLAGS) $(STB) $(CUDA_LEVEL) -ffp-contract=off $(WARN) -Wno-psabi $(SANITIZE) -DDDP_CUDA_ON_CPU -DDDP_SEPARATE \
+# The self-check takes seconds on the emulation. tests/cuda/test_cuda_check.cu runs it.
+CUDA_CHECK    = '-DDDP__CUDA_HOPPER="1"'
+CUDA_COMPILE  = $(CXX) -std=c++17 $(CPPFLAGS) $(STB) $(CUDA_LEVEL) -ffp-contract=off $(WARN) -Wno-psabi $(SANITIZE) -DDDP_CUDA_ON_CPU -DDDP_SEPARATE $(CUDA_CHECK) \
                 -include tests/heap.h -isystem tests/cuda_on_cpu -Ibuild/headers -Isrc -Itests -MMD -MP -MF $@.d -MT $@
 build/headers/dreamddp_cuda.cuh: src/dreamddp_cuda.cuh
 	@mkdir -p $(@D)
 	cp $< $@
 # The companion is compiled once and linked to these tests. The other tests have separate kernels, or call
 # templates that are private to one file of src/cuda. They compile the files that they include.
-CUDA_LINKED  := $(addprefix cuda/test_cuda_,backend conv elementwise images pipe sends text text_edges)
+CUDA_LINKED  := $(addprefix cuda/test_cuda_,backend check conv elementwise images pipe sends text text_edges)
 CUDA_HEADERS := build/headers/dreamddp.h build/headers/dreamddp_cuda.cuh
 CUDA_STANDIN := $(wildcard tests/cuda_on_cpu/*.h tests/cuda_on_cpu/*/*.h)
 CUDA_APART    = $(if $(filter $*,$(CUDA_LINKED)),-DDDP__CUDA_IMPLEMENTED)

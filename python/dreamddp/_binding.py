@@ -1118,7 +1118,10 @@ ddp_backend._fields_ = [
     ("poll", CFUNCTYPE(c_int, c_void_p, POINTER(ddp_error))),
     ("leave", CFUNCTYPE(None, c_void_p, c_int)), ("marks", CFUNCTYPE(c_int, c_void_p, c_int)),
     ("mark", CFUNCTYPE(None, c_void_p, c_int)), ("marked", CFUNCTYPE(c_double, c_void_p, c_int)),
-    ("range", CFUNCTYPE(None, c_void_p, c_char_p))]
+    ("range", CFUNCTYPE(None, c_void_p, c_char_p)),
+    ("log", CFUNCTYPE(None, c_void_p, POINTER(ddp_logger))),
+    ("prepare", CFUNCTYPE(c_int, c_void_p, c_int, POINTER(ddp_error))),
+    ("splits", CFUNCTYPE(c_int, c_void_p))]
 
 STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_step_info, ddp_program_state, ddp_config, ddp_setting,
         ddp_block, ddp_matrix, ddp_layer, ddp_update, ddp_optimizer, ddp_lr_schedule, ddp_piece, ddp_received,

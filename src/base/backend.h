@@ -163,4 +163,13 @@ struct ddp_backend {
     void (*mark)(void *self, int mark);
     double (*marked)(void *self, int mark);
     void (*range)(void *self, const char *name);
+
+    /* Directly after open, each once. All may be NULL.
+     *   log      the logger of the context, for warnings, valid until close
+     *   prepare  compares specialised kernels with portable ones, and chooses which are used. no_env 1:
+     *            ignores environment variables
+     *   splits   1 if split may be used. NULL means that it may */
+    void (*log)(void *self, const ddp_logger *log);
+    ddp_status (*prepare)(void *self, int no_env, ddp_error *err);
+    int (*splits)(void *self);
 };

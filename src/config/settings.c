@@ -226,6 +226,10 @@ static const ddp__knob ddp__knobs[] = {
 
 /* Variables without a field. */
 static const char *const ddp__others[][2] = {
+    {"DREAMDDP_CUDA_HOPPER",
+     "auto: a GPU uses the specialised kernels that pass a self-check at start; 1: all of them, "
+     "without the self-check; 0: no kernel that only Hopper GPUs have, and no self-check "
+     "(default: auto)"},
     {"DREAMDDP_LOG", "level of the log on stderr, without a logger of the program: off, error, warn, info or "
                      "debug (default: no lines)"},
     {"DREAMDDP_LOCAL_RANK", "rank of this worker among those of its machine (default: the rank)"},
@@ -459,7 +463,8 @@ ddp_status ddp__env_check_names(ddp_error *err)
 
 ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
-    const char *resume = ddp__env_get("DREAMDDP_RESUME"); /* read in connect.c */
+    const char *resume = ddp__env_get("DREAMDDP_RESUME");      /* read in connect.c */
+    const char *hopper = ddp__env_get("DREAMDDP_CUDA_HOPPER"); /* read in cuda/self_check.cuh */
     const int keys = c->security.psk || c->security.ca || c->security.cert || c->security.key;
 
     DDP__EACH_KNOB(r)
@@ -473,6 +478,10 @@ ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_err
     if (resume && strcmp(resume, "0") && strcmp(resume, "1"))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_RESUME=%.60s is invalid: choose 1 or 0 (default: 1)",
                          resume);
+    if (hopper && strcmp(hopper, "0") && strcmp(hopper, "1") && strcmp(hopper, "auto"))
+        return ddp__fail(err, DDP_ARG,
+                         "DREAMDDP_CUDA_HOPPER=%.60s is invalid: choose auto, 1 or 0 (default: auto)",
+                         hopper);
     return DDP_OK;
 }
 #undef DDP__EACH_KNOB

@@ -2,10 +2,8 @@
  * directory define the remaining functions of the table. */
 #pragma once
 
-#include "cuda/conv.cuh"
 #include "cuda/pool.cuh"
-#include "cuda/text.cuh"
-#include "cuda/update.cuh"
+#include "cuda/self_check.cuh"
 
 /* ---- opening ---- */
 
@@ -81,6 +79,8 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     *self = c;
     return DDP_OK;
 }
+
+static void ddp__cuda_log(ddp__cuda *dev, const ddp_logger *log) { dev->log = log; }
 
 static ddp_status ddp__cuda_wait(ddp__cuda_self *c, ddp_error *err) { return ddp__cuda_await(c, NULL, err); }
 
@@ -437,6 +437,9 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     DDP__OF(mark);
     DDP__OF(marked);
     DDP__OF(range);
+    DDP__OF(log);
+    DDP__OF(prepare);
+    DDP__OF(splits);
     return b;
 }
 #undef DDP__OF

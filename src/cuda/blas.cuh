@@ -238,6 +238,12 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
     return p;
 }
 
+/* The bit of dev->forms that excludes this product, or 0. */
+static inline unsigned ddp__cuda_epilogue_bit(const ddp__cuda_product *q)
+{
+    return q->gelu > 0 ? DDP__PLAIN_GELU : q->gelu < 0 ? DDP__PLAIN_GELU_GRAD : q->sums ? DDP__PLAIN_SUMS : 0;
+}
+
 /* Queues the product on the device's stream. A failure is recorded in the device, and later calls do not
  * compute. Returns 0 without queueing anything if the library does not support the product with gelu or
  * sums. */
@@ -247,6 +253,7 @@ static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_produc
     ddp__cuda_product_plan *p;
 
     if (ddp__atomic_load(&dev->failed)) return 1;
+    if (dev->forms & ddp__cuda_epilogue_bit(q)) return 0;
     p = ddp__cuda_product_plan_of(dev, q);
     if (p && p->none) return 0;
     if (p && !ddp__cuda_product_point(dev, p, q))

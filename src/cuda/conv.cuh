@@ -237,7 +237,7 @@ static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_p
     v.taps = taps;
     n = ddp__blocks(n, 256);
     DDP__RUN((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, packed, taps, v, s);
-    if (ddp__conv_tall(v.m, v.pixels, v.groups))
+    if (dev->forms & DDP__TALL_CONV || ddp__conv_tall(v.m, v.pixels, v.groups))
         ddp__conv_run_images<M<128, false>>(dev, v);
     else
         ddp__conv_run_images<Short>(dev, v);
@@ -270,10 +270,12 @@ static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *gr
         ddp__conv_run_weights<M<64, true>>(dev, v, grad);
 }
 
-/* Calls f(dev, args...) with the product type for the number mode of the device. */
-#define DDP__CONV_RUN(f, dev, ...)                       \
-    ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__) \
-     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__) \
+/* Calls f(dev, args...) with the product type for the number mode and the form of the device. */
+#define DDP__CONV_RUN(f, dev, ...)                                                                        \
+    ((dev)->forms & DDP__PLAIN_CONV                                                                       \
+         ? (dev)->half ? f<ddp__conv_plain_bf16>(dev, __VA_ARGS__) : f<ddp__conv_plain>(dev, __VA_ARGS__) \
+     : (dev)->half ? f<ddp__conv_bf16>(dev, __VA_ARGS__)                                                  \
+     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__)                                                  \
                    : f<ddp__conv_plain>(dev, __VA_ARGS__))
 
 /* ---- the operator ---- */

@@ -38,8 +38,9 @@ template <typename T, int BM, bool Slow> struct ddp__conv_layout {
 
 /* ---- plain ---- */
 
-template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM, Slow> {
-    typedef ddp__conv_layout<float, BM, Slow> at;
+template <typename T, int BM, bool Slow> struct ddp__conv_scalar : ddp__conv_layout<T, BM, Slow> {
+    typedef ddp__conv_layout<T, BM, Slow> at;
+    enum { width = ddp__vec<T>::width };
     float sum[BM / 2];
 
     __device__ void clear()
@@ -48,18 +49,18 @@ template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM
     }
 
     /* m, n: first row and column of the warp. */
-    __device__ void multiply(const float *p, int m, int n, int lane)
+    __device__ void multiply(const T *p, int m, int n, int lane)
     {
         for (int k = 0; k < at::depth && Slow; k++) {
-            const float x = p[at::b_at(n + lane, k)];
-            DDP__UNROLL for (int i = 0; i < BM / 2; i++) sum[i] += p[at::a_at(m + i, k)] * x;
+            const float x = ddp__to_float(p[at::b_at(n + lane, k)]);
+            DDP__UNROLL for (int i = 0; i < BM / 2; i++) sum[i] += ddp__to_float(p[at::a_at(m + i, k)]) * x;
         }
-        for (int k = 0; k < at::depth && !Slow; k += 4) {
-            const ddp__vec<float> x = ddp__vec_load(p + at::b_at(n + lane, k));
+        for (int k = 0; k < at::depth && !Slow; k += width) {
+            const ddp__vec<T> x = ddp__vec_load(p + at::b_at(n + lane, k));
             DDP__UNROLL for (int i = 0; i < BM / 2; i++)
             {
-                const ddp__vec<float> a = ddp__vec_load(p + at::a_at(m + i, k));
-                for (int e = 0; e < 4; e++) sum[i] += a.v[e] * x.v[e];
+                const ddp__vec<T> a = ddp__vec_load(p + at::a_at(m + i, k));
+                for (int e = 0; e < width; e++) sum[i] += ddp__to_float(a.v[e]) * ddp__to_float(x.v[e]);
             }
         }
     }
@@ -71,6 +72,9 @@ template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM
         DDP__UNROLL for (int r = 0; r < 16; r++) room[r * DDP__CONV_SHOWN + lane] = sum[16 * i + r];
     }
 };
+
+template <int BM, bool Slow> using ddp__conv_plain = ddp__conv_scalar<float, (BM), (Slow)>;
+template <int BM, bool Slow> using ddp__conv_plain_bf16 = ddp__conv_scalar<ddp__bf16, (BM), (Slow)>;
 
 /* ---- tensor cores ---- */
 

@@ -297,8 +297,8 @@ static __global__ void __launch_bounds__(DDP__FLASH_THREADS, (D * MR) <= 64 ? 3 
 static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, const void *in, const void *out,
                                   const void *dout, const void *grad)
 {
-    return (dev->half || dev->tf32) && z->d % (dev->half ? 8 : 4) == 0 && z->d <= 128 &&
-           ddp__aligned(in, out, dout, grad);
+    return (dev->half || dev->tf32) && !(dev->forms & DDP__PLAIN_ATTENTION) &&
+           z->d % (dev->half ? 8 : 4) == 0 && z->d <= 128 && ddp__aligned(in, out, dout, grad);
 }
 
 /* The tiles of an array with that number of heads per row. Also encodes the map for the copy engine if it is

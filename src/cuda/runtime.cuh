@@ -23,6 +23,20 @@ typedef struct ddp__cuda_entry {
 
 enum { DDP__CUDA_OPS = 64 }; /* capacity of the table of a device */
 
+/* Forms of kernels, as bits of ddp__cuda.forms. A PLAIN bit selects the portable form of a specialised kernel
+ * (check.cuh). */
+enum {
+    DDP__PLAIN_ATTENTION = 1, /* attention without tensor cores */
+    DDP__PLAIN_CONV = 2,      /* convolutions without tensor cores */
+    DDP__PLAIN_HEAD = 4,      /* linear_cross_entropy with one kernel for the loss and one for its gradient */
+    DDP__PLAIN_GELU = 8,      /* gelu after its product, not in it */
+    DDP__PLAIN_GELU_GRAD = 16, /* the same for its gradient */
+    DDP__PLAIN_SUMS = 32,      /* the same for the bias gradient */
+    DDP__PLAIN_BLOCKS = 64,    /* int8 and int4 blocks from the host */
+    DDP__PLAIN = 127,          /* all of these */
+    DDP__TALL_CONV = 128       /* tall tiles in convolutions of any size */
+};
+
 typedef struct ddp__cuda {
     int device;
     int half;                              /* 1 if activations are bfloat16 */
@@ -31,6 +45,8 @@ typedef struct ddp__cuda {
                                             * or NULL if not used */
     int *late, *late_there;                /* pinned: set to 1 by a kernel to which the copy engine did not
                                             * deliver a tile in time, and its device address */
+    unsigned forms;                        /* of kernels */
+    const ddp_logger *log;                 /* NULL until the context passes it */
     cudaStream_t stream;                   /* for computing */
     int own_stream;
     cublasLtHandle_t blas_lt;

@@ -37,13 +37,31 @@ static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_o
 
 /* ---- linear_cross_entropy. A chunk has twice as many rows if elements have half the bytes ---- */
 
+/* The loss of a chunk and, unless by is NULL, the gradient of its logits, by the kernels of cross_entropy.
+ * h.stat has room for h.chunk rows. */
+template <typename T>
+static void ddp__cuda_head_loss(ddp__cuda *dev, const ddp__head &h, long rows, double *loss, const int *label,
+                                const float *by)
+{
+    const int wide = ddp__wide<T>(h.n, h.logits);
+    T *logits = (T *)h.logits;
+
+    DDP__RUN((ddp__k_loss<T, DDP__LOSS_THREADS>), (unsigned)rows, DDP__LOSS_THREADS, h.stat, loss, logits,
+             label, (const float *)NULL, h.n, wide);
+    if (by)
+        DDP__RUN((ddp__k_loss_grad<T>), (unsigned)rows, DDP__LOSS_THREADS, logits, logits, label, h.stat, by,
+                 h.n, 0, wide);
+}
+
 template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp__head h = ddp__head_of(c);
-    const long chunk = h.chunk * (long)(sizeof(float) / sizeof(T));
+    const int fused = !(dev->forms & DDP__PLAIN_HEAD);
+    const long chunk = fused ? h.chunk * (long)(sizeof(float) / sizeof(T)) : h.chunk;
     const int *label = (const int *)c->in[1];
     double *loss = (double *)dev->scratch;
     float *by = (float *)(loss + h.rows);
+    const int wide = ddp__wide<T>(h.n, h.logits);
 
     DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, by, (const double *)NULL, label, (const float *)NULL,
              h.rows);
@@ -52,9 +70,11 @@ template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const d
         const T *x = (const T *)c->in[0] + r * h.k;
         ddp__cuda_product p = ddp__cuda_product_of(rows, h.n, h.k, x, 0, c->param[0], 1, h.logits, dev->half);
         (void)ddp__cuda_multiply(dev, &p);
-        DDP__RUN((ddp__k_loss<T, DDP__HEAD_THREADS>), (unsigned)rows, DDP__HEAD_THREADS, (float *)NULL,
-                 loss + r, (T *)h.logits, label + r, c->training ? by : (const float *)NULL, h.n,
-                 ddp__wide<T>(h.n, h.logits));
+        if (fused)
+            DDP__RUN((ddp__k_loss<T, DDP__HEAD_THREADS>), (unsigned)rows, DDP__HEAD_THREADS, (float *)NULL,
+                     loss + r, (T *)h.logits, label + r, c->training ? by : (const float *)NULL, h.n, wide);
+        else
+            ddp__cuda_head_loss<T>(dev, h, rows, loss + r, label + r, c->training ? by : NULL);
         if (!c->training) continue;
         p = ddp__cuda_product_of(h.n, h.k, rows, h.logits, 1, x, 0, h.dw, dev->half);
         p.shape.half_out = 0;

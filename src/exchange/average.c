@@ -97,8 +97,9 @@ static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, 
 ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 {
     const ddp_coding coding = ddp__wire_coding(ddp__cfg(d)->wire);
-    const int there =
-        ddp__backend_of(d) && ddp__backend_of(d)->split && (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
+    const ddp_backend *b = ddp__backend_of(d);
+    const int there = b && b->split && (!b->splits || b->splits(ddp__device_of(d))) &&
+                      (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
     size_t count = 0;
     float *next, *base;
 

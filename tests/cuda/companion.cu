@@ -59,5 +59,11 @@ const ddp_op_pair *cuda_pair(void *self, const char *first, const char *second)
     return ddp__cuda_pair(cuda_device_of(self), first, second);
 }
 
+ddp_status cuda_self_check(void *self, const ddp_logger *log, double wait_s, ddp_error *err)
+{
+    cuda_device_of(self)->log = log;
+    return ddp__cuda_self_check(cuda_device_of(self), wait_s, err);
+}
+
 uint16_t cuda_bf16_bits(float x) { return ddp__bf16_bits(x); }
 #endif

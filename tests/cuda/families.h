@@ -20,6 +20,9 @@ const ddp_op_pair *cuda_batch_norm_pair(const char *first, const char *second);
 ddp__cuda *cuda_device_of(void *self);
 const ddp_op_pair *cuda_pair(void *self, const char *first, const char *second);
 
+/* The self-check of an open backend. A kernel may take wait_s seconds. */
+ddp_status cuda_self_check(void *self, const ddp_logger *log, double wait_s, ddp_error *err);
+
 /* x rounded to bfloat16, as the backend does when it sends. */
 uint16_t cuda_bf16_bits(float x);
 

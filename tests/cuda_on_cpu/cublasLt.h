@@ -360,6 +360,7 @@ inline void cublasLtEpilogueOnCpu(const cublasLtDescOnCpu *d, const cublasLtLayo
         v *= cublasLtGeluSlope(cublasLtGet(d->aux, j * d->aux_ld + i, aux_type));
     if (d->epilogue == CUBLASLT_EPILOGUE_GELU_BIAS || d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
         v = cublasLtGelu(v);
+    if (d->epilogue == cuda_on_cpu::injected().epilogue) v += 0.5f;
     cublasLtPut(p, at, out->type, v);
 }
 
@@ -368,7 +369,7 @@ inline void cublasLtBiasGradientOnCpu(const cublasLtDescOnCpu &d, const void *B,
                                       int type, int64_t n, int64_t k)
 {
     for (int64_t j = 0; j < n; j++) {
-        double sum = 0;
+        double sum = d.epilogue == cuda_on_cpu::injected().epilogue ? 0.5 : 0;
         for (int64_t p = 0; p < k; p++)
             sum += static_cast<double>(cublasLtGet(B, d.transb ? p * b.ld + j : j * b.ld + p, b.type));
         cublasLtPut(d.bias, j, type, static_cast<float>(sum));

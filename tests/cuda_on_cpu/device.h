@@ -17,6 +17,7 @@
 #include <type_traits>
 #include <unistd.h>
 
+#include "faults.h"
 #include "fibre.h"
 
 enum cudaError_t {
@@ -346,6 +347,23 @@ template <class P, class A> inline P argument(A a)
         return static_cast<P>(a);
 }
 
+/* Returns 1 if an injected fault takes the place of a launch. */
+inline int fails(const char *kernel, unsigned threads, cudaStream_t stream)
+{
+    const fate f = injected().launch ? injected().launch(kernel, threads) : fate::RUNS;
+
+    if (f == fate::REJECTED) note(cudaErrorInvalidConfiguration);
+    if (f == fate::BROKEN) {
+        fault("%s fails", kernel);
+        (void)ready();
+    }
+    if (f == fate::STUCK)
+        give(stream, [] {
+            while (injected().stuck) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        });
+    return f != fate::RUNS;
+}
+
 /* Queues a grid in which every thread calls `thread`, if the launch is possible. Not a template: a program
  * has hundreds of kernels. reached: all arrays among the arguments are accessible to devices. */
 inline void launch_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
@@ -353,7 +371,7 @@ inline void launch_grid(const char *kernel, dim3 grid, dim3 block, size_t shared
 {
     const size_t threads = (size_t)block.x * block.y * block.z;
 
-    if (ready() != cudaSuccess) return;
+    if (ready() != cudaSuccess || fails(kernel, (unsigned)threads, stream)) return;
     if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || grid.x > 2147483647u ||
         threads < 1 || threads > MOST_THREADS || block.z > 64 || shared > the_world().shared) {
         fprintf(stderr,

@@ -380,11 +380,12 @@ inline void ddp__group_begin(void) {}
 
 inline void ddp__group_keep(uint32_t (&)[4]) {}
 
-inline void ddp__group_end(float (&)[8][4])
+inline void ddp__group_end(float (&c)[8][4])
 {
     static const char what[] = "wgmma";
 
     cuda_on_cpu::group_meet(what, __LINE__);
+    c[0][0] += cuda_on_cpu::wrong(cuda_on_cpu::WRONG_WGMMA);
 }
 
 template <typename T> inline void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
@@ -394,6 +395,7 @@ inline void ddp__mma<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint3
     cuda_on_cpu::mma_call m = {c, a, {b0, b1}};
 
     cuda_on_cpu::meet_with(&m, "mma", cuda_on_cpu::rule_mma, __LINE__);
+    c[0] += cuda_on_cpu::wrong(cuda_on_cpu::WRONG_MMA);
 }
 
 /* Rounds its input, ties away from zero, as the function of mma.cuh does. */
@@ -403,6 +405,7 @@ template <> inline void ddp__mma<float>(float (&c)[4], const uint32_t (&a)[4], u
     cuda_on_cpu::mma_call m = {c, rounded, {b0 + half, b1 + half}};
 
     cuda_on_cpu::meet_with(&m, "mma", cuda_on_cpu::rule_mma_tf32, __LINE__);
+    c[0] += cuda_on_cpu::wrong(cuda_on_cpu::WRONG_MMA);
 }
 
 template <typename T> inline void ddp__matrices(uint32_t (&r)[4], const T *row)

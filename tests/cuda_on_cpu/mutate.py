@@ -103,7 +103,7 @@ def compile_words(include, name, test, out):
         families = ["-DDDP__CUDA_IMPLEMENTED"] + ["-DCUDA_PART"] * (test in FAMILIES)
         families += ["-DCUDA_" + family for family in FAMILIES.get(test, [])]
     return cxx + ["-std=c++17", "-ffp-contract=off", "-w", "-isystem", "build/include"] + flags + families + [
-        "-DDDP_CUDA_ON_CPU", "-DDDP_SEPARATE", "-include", "tests/heap.h", "-isystem", "tests/cuda_on_cpu",
+        "-DDDP_CUDA_ON_CPU", "-DDDP_SEPARATE", '-DDDP__CUDA_HOPPER="1"', "-include", "tests/heap.h", "-isystem", "tests/cuda_on_cpu",
         "-Ibuild/headers", "-I" + include, "-Isrc", "-Itests"] + sources + [
         "-x", "none", "build/plain/src/select.o", "build/plain/dreamddp.a", "-o", out, "-lm", "-lpthread", "-lcmocka"] + tls_libs()
 

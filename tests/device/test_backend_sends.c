@@ -12,7 +12,7 @@
 #include "device/fake_device.h"
 #include "strategy/strategy_lab.h"
 
-static ddp_backend backend, plain; /* plain: quantises on the host */
+static ddp_backend backend, plain, refuses; /* plain: quantises on the host */
 
 /* One training on the CPU and one on a device. */
 typedef struct both {
@@ -25,6 +25,13 @@ static ddp_config *both_new(both *x, int world, ddp_strategy strategy, lab_model
     x->run[0].model = model;
     x->run[0].rule = rule;
     return &x->run[0].cfg;
+}
+
+/* A device whose self-check failed. */
+static int fake_refuses(void *self)
+{
+    (void)self;
+    return 0;
 }
 
 /* Compares the parameters of all workers bit for bit. */
@@ -42,10 +49,10 @@ static void both_run(both *x, const char *what)
     device->stats = empty.stats;
     device->step_of = empty.step_of;
     lab_run(cpu);
-    for (own = 0; own <= blocks; own++) {
+    for (own = 0; own <= 2 * blocks; own++) { /* 1 and 2: the host quantises */
         fake.splits = 0;
         memset(device->params, 0, LAB_RANKS * sizeof *device->params);
-        device->cfg.backend = own ? &plain : &backend;
+        device->cfg.backend = own == 0 ? &backend : own == 1 ? &plain : &refuses;
         lab_run(device);
         if (cpu->cfg.transport == DDP_THREADS) assert_int_equal(fake.splits > 0, blocks && !own);
         assert_true(*cpu->values > 0 && *cpu->values == *device->values);
@@ -404,5 +411,7 @@ int main(void)
 
     backend = plain = fake_backend();
     plain.split = NULL;
+    refuses = fake_backend();
+    refuses.splits = fake_refuses;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

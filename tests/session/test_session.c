@@ -714,6 +714,10 @@ static void environment_switches_must_be_1_or_0(void **state)
     assert_int_equal(resolve(&given, &c, &err), DDP_ARG);
     expect(&err, DDP_ARG, "DREAMDDP_RESUME=off is invalid: choose 1 or 0 (default: 1)");
     unsetenv("DREAMDDP_RESUME");
+    setenv("DREAMDDP_CUDA_HOPPER", "2", 1);
+    assert_int_equal(resolve(&given, &c, &err), DDP_ARG);
+    expect(&err, DDP_ARG, "DREAMDDP_CUDA_HOPPER=2 is invalid: choose auto, 1 or 0 (default: auto)");
+    unsetenv("DREAMDDP_CUDA_HOPPER");
     for (i = 0; i < 2; i++) {
         setenv(name[i], "no", 1);
         assert_int_equal(resolve(&given, &c, &err), DDP_ARG);
