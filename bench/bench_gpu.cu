@@ -396,7 +396,7 @@ int main(int argc, char **argv)
         return 1;
     }
     b.b = ddp_cuda(DDP_CUDA_BF16, 0);
-    if (b.b.open(&b.b, 0, b.stream, &b.self, &err)) quit("GPU 0", &err);
+    if (b.b.open(&b.b, 0, b.stream, &b.self, &err) || b.b.prepare(b.self, 0, &err)) quit("GPU 0", &err);
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
     printf("{\"event\": \"gpu\", \"name\": \"%s\", \"driver\": \"%d.%d\", \"runtime\": \"%d.%d\", "

@@ -25,10 +25,10 @@ define CUDA_RULES
 build/$(1)/companion.o: tests/cuda/companion.cu $(CUDA_HEADERS) $(CUDA_STANDIN)
 	@mkdir -p $$(@D)
 	$$(CUDA_COMPILE) $$(CUDA_PARTS) -c -x c++ $$< -o $$@
-$(addprefix build/$(1)/,$(CUDA_TESTS:=.o)): build/$(1)/%.o: tests/%.cu $(CUDA_HEADERS) $(CUDA_STANDIN)
+$(addprefix build/$(1)/,$(CUDA_TESTS:=.o) cuda/gpu_probe.o): build/$(1)/%.o: tests/%.cu $(CUDA_HEADERS) $(CUDA_STANDIN)
 	@mkdir -p $$(@D)
 	$$(CUDA_COMPILE) $$(CUDA_APART) -c -x c++ $$< -o $$@
-$(addprefix build/$(1)/,$(CUDA_TESTS)): build/$(1)/%: build/$(1)/%.o build/plain/src/select.o build/plain/dreamddp.a
+$(addprefix build/$(1)/,$(CUDA_TESTS) cuda/gpu_probe): build/$(1)/%: build/$(1)/%.o build/plain/src/select.o build/plain/dreamddp.a
 	$$(CXX) $$(SANITIZE) $$(filter %.o,$$^) build/plain/dreamddp.a -o $$@ $$(LIBS) $$(TLS_LIBS) -lcmocka
 $(addprefix build/$(1)/,$(CUDA_LINKED)): build/$(1)/companion.o
 endef
@@ -42,7 +42,7 @@ build/cuda-asan/%: private SANITIZE = -fsanitize=address,undefined -fno-sanitize
 build/cuda-part/%: private CUDA_LEVEL = -O0
 build/cuda-part/companion.o: private CUDA_PARTS = -DCUDA_PART -DCUDA_ELEMENTWISE
 $(foreach flavour,cuda cuda-asan cuda-part,$(eval $(call CUDA_RULES,$(flavour))))
-tests-cuda: $(addprefix build/cuda/,$(CUDA_TESTS)) $(CUDA_TRAINERS)
+tests-cuda: $(addprefix build/cuda/,$(CUDA_TESTS) cuda/gpu_probe) $(CUDA_TRAINERS)
 
 # With nvcc: `make cuda` compiles and links everything, prints the resources of each kernel, and checks the machine code
 # with tools/check_sass.py. It runs nothing. The whole companion is compiled once and linked to the programs. The commands
@@ -77,7 +77,7 @@ $(NVCC_DIR)/%: bench/%.cu $(NVCC_DIR)/kernels.o
 NVCC_TESTS    = $(NVCC_COMPILE) $(NVCC_TEST) -DDDP_SEPARATE -include tests/heap.h -Ibuild/headers -Isrc -Itests
 $(NVCC_DIR)/companion.o: tests/cuda/companion.cu $(CUDA_HEADERS) | deps-test $(NVCC_DIR)
 	$(NVCC_TESTS) -c $< -o $@
-$(addprefix $(NVCC_DIR)/,$(CUDA_TESTS)): $(NVCC_DIR)/%: tests/%.cu build/plain/dreamddp.a $(CUDA_HEADERS) | deps-test
+$(addprefix $(NVCC_DIR)/,$(CUDA_TESTS) cuda/gpu_probe): $(NVCC_DIR)/%: tests/%.cu build/plain/dreamddp.a $(CUDA_HEADERS) | deps-test
 	@mkdir -p $(@D)
 	$(NVCC_TESTS) $(CUDA_APART) $< $(filter %.o,$^) build/plain/dreamddp.a -o $@ $(NVCC_LIBS) $(LIBS) $(TLS_LIBS) -lcmocka
 $(addprefix $(NVCC_DIR)/,$(CUDA_LINKED)): $(NVCC_DIR)/companion.o
@@ -98,5 +98,5 @@ cuda-programs-checked:
 	@$(MAKE) --no-print-directory -s NVCC_DIR=build/nvcc90 NVCC_ARCHS="$(NVCC_TEST)" NVCC_HOST=-O0 cuda-programs
 cuda: deps-test
 	@command -v $(firstword $(NVCC)) >/dev/null || { echo "make cuda: $(firstword $(NVCC)) is not installed: install the CUDA toolkit, or set NVCC" >&2; exit 1; }
-	@$(MAKE) --no-print-directory cuda-programs $(addprefix $(NVCC_DIR)/,$(CUDA_TESTS))
+	@$(MAKE) --no-print-directory cuda-programs $(addprefix $(NVCC_DIR)/,$(CUDA_TESTS) cuda/gpu_probe)
 	@echo "make cuda: all kernels, $(words $(CUDA_PROGRAMS)) programs and $(words $(CUDA_TESTS)) tests compile and link"
