@@ -1798,6 +1798,16 @@ typedef struct ddp_link {
     double beta_s;  /* seconds per byte */
 } ddp_link;
 
+/* ddp_link_average - computes the link model of an average by the direct algorithm. Averaging b bytes over P
+ * workers moves 2 (P - 1) / P x b over each uplink, in each direction, and takes two delays.
+ *
+ *   rate     bytes per second of each worker's uplink, in each direction, above 0
+ *   delay_s  one-way delay of a link, in seconds
+ *   workers  P, at least 1
+ *
+ * Pure and safe from any thread. */
+DDP_API ddp_link ddp_link_average(double rate, double delay_s, int workers);
+
 /* A link model that is updated with each transfer: least squares in which the weight of a transfer halves
  * every `half_life` transfers. All-zero until ddp_linkfit_start. */
 typedef struct ddp_linkfit {
@@ -38134,6 +38144,93 @@ ddp_status ddp__rest_take(ddp__rest *r, ddp__engine *engine, int l, int *over, d
     return DDP_OK;
 }
 
+/* ==== profile/csv.h ==== [profile] */
+/* Splits CSV text into lines and fields. */
+
+/* Parses the next field of a NUL-terminated line in place: strips surrounding blanks, unquotes "..." and
+ * replaces "" inside by ". Advances *at, to NULL after the last field. Returns NULL if the quotes are
+ * malformed. */
+DDP_LIB char *ddp__csv_field(char **at);
+/* Splits off the next line without its line end (LF, CRLF or CR). Returns NULL at the end of the text. */
+DDP_LIB char *ddp__csv_line(char **at);
+
+/* ==== profile/csv.c ==== [profile] */
+/* Splits CSV text into lines and fields. */
+
+char *ddp__csv_field(char **at)
+{
+    char *s = *at + strspn(*at, " \t"), *end, *to;
+    if (*s != '"') {
+        end = s + strcspn(s, ",");
+        *at = *end ? end + 1 : NULL;
+        while (end > s && (end[-1] == ' ' || end[-1] == '\t')) end--;
+        *end = 0;
+        return s;
+    }
+    for (to = s, end = s + 1; *end && (*end != '"' || end[1] == '"'); *to++ = *end++)
+        if (*end == '"') end++;
+    if (!*end) return NULL;
+    end += 1 + strspn(end + 1, " \t");
+    if (*end && *end != ',') return NULL;
+    *at = *end ? end + 1 : NULL;
+    *to = 0;
+    return s;
+}
+
+char *ddp__csv_line(char **at)
+{
+    char *s = *at, *end;
+    if (!*s) return NULL;
+    end = s + strcspn(s, "\r\n");
+    *at = end + (*end == '\r' && end[1] == '\n') + (*end != 0);
+    *end = 0;
+    return s;
+}
+
+/* ==== profile/average.h ==== [profile] */
+/* The cost of an average over a link: one line for each algorithm of the all-reduce. */
+
+/* Algorithms with separate lines. A line through sizes of different algorithms would fit none of them:
+ * the all-to-all exchange takes one delay and more bytes, the direct algorithm two delays, and the ring
+ * 2 (n - 1) delays. */
+enum { DDP__LINE_FULL, DDP__LINE_DIRECT, DDP__LINE_RING, DDP__LINES };
+
+/* The lines of all algorithms if the direct one has the line *direct: the same bytes per second, other
+ * numbers of bytes and delays. */
+DDP_LIB void ddp__lines_derive(ddp_link direct, int members, ddp_link line[DDP__LINES]);
+/* The line of an operation, by the letter of its algorithm. */
+DDP_LIB ddp_link ddp__line_of(const ddp_link line[DDP__LINES], char letter);
+
+/* ==== profile/average.c ==== [profile] */
+/* The cost of an average over a link, from the rate and the delay of the link. */
+
+ddp_link ddp_link_average(double rate, double delay_s, int workers)
+{
+    ddp_link k;
+
+    k.beta_s = 2.0 * (workers - 1) / workers / rate;
+    k.alpha_s = workers > 1 ? 2 * delay_s : 0;
+    return k;
+}
+
+void ddp__lines_derive(ddp_link direct, int members, ddp_link line[DDP__LINES])
+{
+    line[DDP__LINE_DIRECT] = line[DDP__LINE_FULL] = line[DDP__LINE_RING] = direct;
+    line[DDP__LINE_FULL].alpha_s = direct.alpha_s / 2;
+    line[DDP__LINE_FULL].beta_s = direct.beta_s * members / 2;
+    line[DDP__LINE_RING].alpha_s = direct.alpha_s * (members > 2 ? members - 1 : 1);
+}
+
+ddp_link ddp__line_of(const ddp_link line[DDP__LINES], char letter)
+{
+    ddp_link gather = line[DDP__LINE_DIRECT]; /* its sizes are those of an all-reduce that takes as long */
+
+    gather.alpha_s = line[DDP__LINE_FULL].alpha_s;
+    if (letter == 'f') return line[DDP__LINE_FULL];
+    if (letter == 'r') return line[DDP__LINE_RING];
+    return letter == 'p' ? gather : line[DDP__LINE_DIRECT];
+}
+
 /* ==== profile/profile.c ==== [profile] */
 /* Profiles of a model: construction, splitting of layers, and CSV. */
 
@@ -38278,40 +38375,6 @@ ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double al
 
 enum { DDP__COL_LAYER, DDP__COL_PARAMS, DDP__COL_FORWARD, DDP__COL_BACKWARD, DDP__COL_COMM, DDP__COLS };
 static const char *const ddp__columns[] = {"layer", "params", "forward_s", "backward_s", "comm_s"};
-
-/* Parses the next field of a NUL-terminated line in place: strips surrounding blanks, unquotes "..." and
- * replaces "" inside by ". Advances *at, to NULL after the last field. Returns NULL if the quotes are
- * malformed. */
-static char *ddp__csv_field(char **at)
-{
-    char *s = *at + strspn(*at, " \t"), *end, *to;
-    if (*s != '"') {
-        end = s + strcspn(s, ",");
-        *at = *end ? end + 1 : NULL;
-        while (end > s && (end[-1] == ' ' || end[-1] == '\t')) end--;
-        *end = 0;
-        return s;
-    }
-    for (to = s, end = s + 1; *end && (*end != '"' || end[1] == '"'); *to++ = *end++)
-        if (*end == '"') end++;
-    if (!*end) return NULL;
-    end += 1 + strspn(end + 1, " \t");
-    if (*end && *end != ',') return NULL;
-    *at = *end ? end + 1 : NULL;
-    *to = 0;
-    return s;
-}
-
-/* Splits off the next line without its line end (LF, CRLF or CR). Returns NULL at the end of the text. */
-static char *ddp__csv_line(char **at)
-{
-    char *s = *at, *end;
-    if (!*s) return NULL;
-    end = s + strcspn(s, "\r\n");
-    *at = end + (*end == '\r' && end[1] == '\n') + (*end != 0);
-    *end = 0;
-    return s;
-}
 
 /* where[c] = position of column c in the header, or -1 if it is missing. */
 static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_error *err)
@@ -55111,12 +55174,7 @@ DDP_LIB double ddp__arrivals_last(const ddp_ctx *d, int layer);
 DDP_LIB void ddp__arrivals_restart(ddp_ctx *d, int layer);
 
 /* ==== measure/lines.h ==== [measure] */
-/* The cost of averages over a link: one line for each algorithm, corrected by the transfers of training. */
-
-/* Algorithms with a line of their own. A line through sizes of different algorithms would fit none of them:
- * the all-to-all exchange takes one delay and more bytes, the direct algorithm two delays, and the ring
- * 2 (n - 1) delays. */
-enum { DDP__LINE_FULL, DDP__LINE_DIRECT, DDP__LINE_RING, DDP__LINES };
+/* Corrects the cost of averages over a link (profile/average.h) by the transfers of training. */
 
 /* Follows a link during training: the logarithm of the observed over the modelled time of its bytes, as a
  * mean in which the weight of a step halves every three steps. All-zero: no observation. */
@@ -55133,12 +55191,6 @@ typedef struct ddp__observed {
 /* Adds an observation. Returns the factor by which it changes the time of a byte. */
 DDP_LIB void ddp__follow_add(ddp__follow *f, const ddp__observed *o);
 DDP_LIB double ddp__follow_scale(const ddp__follow *f);
-
-/* The lines of all algorithms if the direct one has the line *direct: the same bytes per second, other
- * numbers of bytes and delays. */
-DDP_LIB void ddp__lines_derive(ddp_link direct, int members, ddp_link line[DDP__LINES]);
-/* The line of an operation, by the letter of its algorithm. */
-DDP_LIB ddp_link ddp__line_of(const ddp_link line[DDP__LINES], char letter);
 
 /* Adds to *out the busy periods of a link that ended after `since`, and whose operations all began after
  * `from`. ops: [n], reordered. gap_s: per-message overhead. */
@@ -55358,7 +55410,7 @@ void ddp__arrivals_restart(ddp_ctx *d, int layer)
 }
 
 /* ==== measure/lines.c ==== [measure] */
-/* The cost of averages over a link by algorithm, and its correction by the transfers of training. */
+/* Corrects the cost of averages over a link by the transfers of training. */
 
 static const double ddp__follow_fade = 0.7937;    /* 2^(-1/3) */
 static const double ddp__follow_prior = 0.1;      /* weight of the model itself, which never fades */
@@ -55378,24 +55430,6 @@ void ddp__follow_add(ddp__follow *f, const ddp__observed *o)
 }
 
 double ddp__follow_scale(const ddp__follow *f) { return exp(f->sum / (f->weight + ddp__follow_prior)); }
-
-void ddp__lines_derive(ddp_link direct, int members, ddp_link line[DDP__LINES])
-{
-    line[DDP__LINE_DIRECT] = line[DDP__LINE_FULL] = line[DDP__LINE_RING] = direct;
-    line[DDP__LINE_FULL].alpha_s = direct.alpha_s / 2;
-    line[DDP__LINE_FULL].beta_s = direct.beta_s * members / 2;
-    line[DDP__LINE_RING].alpha_s = direct.alpha_s * (members > 2 ? members - 1 : 1);
-}
-
-ddp_link ddp__line_of(const ddp_link line[DDP__LINES], char letter)
-{
-    ddp_link gather = line[DDP__LINE_DIRECT]; /* its sizes are those of an all-reduce that takes as long */
-
-    gather.alpha_s = line[DDP__LINE_FULL].alpha_s;
-    if (letter == 'f') return line[DDP__LINE_FULL];
-    if (letter == 'r') return line[DDP__LINE_RING];
-    return letter == 'p' ? gather : line[DDP__LINE_DIRECT];
-}
 
 /* ---- observations ---- */
 
@@ -55654,15 +55688,12 @@ static double ddp__nominal_rate(const ddp__links *l) { return l->plan_rate > 0 ?
 
 double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(ddp__links_of(d, 0)); }
 
-/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, in each direction. */
 ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
 {
     const int n = ddp__team_group(d) ? ddp__team_size(d) : ddp_workers(d);
-    ddp_link k;
 
-    k.beta_s = 2.0 * (n - 1) / n / ddp__nominal_rate(ddp__links_of(d, link));
-    k.alpha_s = n > 1 ? 2 * ddp__links_of(d, link)->plan_delay_s : 0;
-    return k;
+    return ddp_link_average(ddp__nominal_rate(ddp__links_of(d, link)), ddp__links_of(d, link)->plan_delay_s,
+                            n);
 }
 
 /* The letter of the algorithm of an all-reduce over the team. like: its coding and owner. */

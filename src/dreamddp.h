@@ -232,6 +232,8 @@
 #include "member/join.c"
 #include "member/joiner.c"
 #include "member/rest.c"
+#include "profile/csv.c"
+#include "profile/average.c"
 #include "profile/profile.c"
 #include "profile/link.c"
 #include "profile/timer.c"

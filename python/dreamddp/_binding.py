@@ -1263,6 +1263,7 @@ FUNCTIONS = {
     "ddp_has_forward": (c_int, [c_void_p]),
     "ddp_blob_new": (ddp_blob, [c_size_t]),
     "ddp_blob_free": (None, [POINTER(ddp_blob)]),
+    "ddp_link_average": (ddp_link, [c_double, c_double, c_int]),
     "ddp_link_fit": (c_int, [POINTER(c_double), POINTER(c_double), c_int, POINTER(ddp_link), POINTER(ddp_error)]),
     "ddp_linkfit_start": (None, [POINTER(ddp_linkfit), ddp_link, c_double, c_double]),
     "ddp_linkfit_add": (None, [POINTER(ddp_linkfit), c_double, c_double]),

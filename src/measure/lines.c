@@ -1,4 +1,4 @@
-/* The cost of averages over a link by algorithm, and its correction by the transfers of training. */
+/* Corrects the cost of averages over a link by the transfers of training. */
 #include "comm/frame.h"
 #include "measure/lines.h"
 
@@ -20,24 +20,6 @@ void ddp__follow_add(ddp__follow *f, const ddp__observed *o)
 }
 
 double ddp__follow_scale(const ddp__follow *f) { return exp(f->sum / (f->weight + ddp__follow_prior)); }
-
-void ddp__lines_derive(ddp_link direct, int members, ddp_link line[DDP__LINES])
-{
-    line[DDP__LINE_DIRECT] = line[DDP__LINE_FULL] = line[DDP__LINE_RING] = direct;
-    line[DDP__LINE_FULL].alpha_s = direct.alpha_s / 2;
-    line[DDP__LINE_FULL].beta_s = direct.beta_s * members / 2;
-    line[DDP__LINE_RING].alpha_s = direct.alpha_s * (members > 2 ? members - 1 : 1);
-}
-
-ddp_link ddp__line_of(const ddp_link line[DDP__LINES], char letter)
-{
-    ddp_link gather = line[DDP__LINE_DIRECT]; /* its sizes are those of an all-reduce that takes as long */
-
-    gather.alpha_s = line[DDP__LINE_FULL].alpha_s;
-    if (letter == 'f') return line[DDP__LINE_FULL];
-    if (letter == 'r') return line[DDP__LINE_RING];
-    return letter == 'p' ? gather : line[DDP__LINE_DIRECT];
-}
 
 /* ---- observations ---- */
 

@@ -1,13 +1,9 @@
-/* The cost of averages over a link: one line for each algorithm, corrected by the transfers of training. */
+/* Corrects the cost of averages over a link (profile/average.h) by the transfers of training. */
 #pragma once
 
 #include "comm/engine.h"
 #include "context/context.h"
-
-/* Algorithms with a line of their own. A line through sizes of different algorithms would fit none of them:
- * the all-to-all exchange takes one delay and more bytes, the direct algorithm two delays, and the ring
- * 2 (n - 1) delays. */
-enum { DDP__LINE_FULL, DDP__LINE_DIRECT, DDP__LINE_RING, DDP__LINES };
+#include "profile/average.h"
 
 /* Follows a link during training: the logarithm of the observed over the modelled time of its bytes, as a
  * mean in which the weight of a step halves every three steps. All-zero: no observation. */
@@ -24,12 +20,6 @@ typedef struct ddp__observed {
 /* Adds an observation. Returns the factor by which it changes the time of a byte. */
 DDP_LIB void ddp__follow_add(ddp__follow *f, const ddp__observed *o);
 DDP_LIB double ddp__follow_scale(const ddp__follow *f);
-
-/* The lines of all algorithms if the direct one has the line *direct: the same bytes per second, other
- * numbers of bytes and delays. */
-DDP_LIB void ddp__lines_derive(ddp_link direct, int members, ddp_link line[DDP__LINES]);
-/* The line of an operation, by the letter of its algorithm. */
-DDP_LIB ddp_link ddp__line_of(const ddp_link line[DDP__LINES], char letter);
 
 /* Adds to *out the busy periods of a link that ended after `since`, and whose operations all began after
  * `from`. ops: [n], reordered. gap_s: per-message overhead. */

@@ -51,15 +51,12 @@ static double ddp__nominal_rate(const ddp__links *l) { return l->plan_rate > 0 ?
 
 double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(ddp__links_of(d, 0)); }
 
-/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, in each direction. */
 ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
 {
     const int n = ddp__team_group(d) ? ddp__team_size(d) : ddp_workers(d);
-    ddp_link k;
 
-    k.beta_s = 2.0 * (n - 1) / n / ddp__nominal_rate(ddp__links_of(d, link));
-    k.alpha_s = n > 1 ? 2 * ddp__links_of(d, link)->plan_delay_s : 0;
-    return k;
+    return ddp_link_average(ddp__nominal_rate(ddp__links_of(d, link)), ddp__links_of(d, link)->plan_delay_s,
+                            n);
 }
 
 /* The letter of the algorithm of an all-reduce over the team. like: its coding and owner. */

@@ -1,5 +1,6 @@
 /* Profiles of a model: construction, splitting of layers, and CSV. */
 #include "base/core.h"
+#include "profile/csv.h"
 #include "profile/profile.h"
 
 ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err)
@@ -143,40 +144,6 @@ ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double al
 
 enum { DDP__COL_LAYER, DDP__COL_PARAMS, DDP__COL_FORWARD, DDP__COL_BACKWARD, DDP__COL_COMM, DDP__COLS };
 static const char *const ddp__columns[] = {"layer", "params", "forward_s", "backward_s", "comm_s"};
-
-/* Parses the next field of a NUL-terminated line in place: strips surrounding blanks, unquotes "..." and
- * replaces "" inside by ". Advances *at, to NULL after the last field. Returns NULL if the quotes are
- * malformed. */
-static char *ddp__csv_field(char **at)
-{
-    char *s = *at + strspn(*at, " \t"), *end, *to;
-    if (*s != '"') {
-        end = s + strcspn(s, ",");
-        *at = *end ? end + 1 : NULL;
-        while (end > s && (end[-1] == ' ' || end[-1] == '\t')) end--;
-        *end = 0;
-        return s;
-    }
-    for (to = s, end = s + 1; *end && (*end != '"' || end[1] == '"'); *to++ = *end++)
-        if (*end == '"') end++;
-    if (!*end) return NULL;
-    end += 1 + strspn(end + 1, " \t");
-    if (*end && *end != ',') return NULL;
-    *at = *end ? end + 1 : NULL;
-    *to = 0;
-    return s;
-}
-
-/* Splits off the next line without its line end (LF, CRLF or CR). Returns NULL at the end of the text. */
-static char *ddp__csv_line(char **at)
-{
-    char *s = *at, *end;
-    if (!*s) return NULL;
-    end = s + strcspn(s, "\r\n");
-    *at = end + (*end == '\r' && end[1] == '\n') + (*end != 0);
-    *end = 0;
-    return s;
-}
 
 /* where[c] = position of column c in the header, or -1 if it is missing. */
 static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_error *err)

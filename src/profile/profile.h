@@ -12,6 +12,16 @@ typedef struct ddp_link {
     double beta_s;  /* seconds per byte */
 } ddp_link;
 
+/* ddp_link_average - computes the link model of an average by the direct algorithm. Averaging b bytes over P
+ * workers moves 2 (P - 1) / P x b over each uplink, in each direction, and takes two delays.
+ *
+ *   rate     bytes per second of each worker's uplink, in each direction, above 0
+ *   delay_s  one-way delay of a link, in seconds
+ *   workers  P, at least 1
+ *
+ * Pure and safe from any thread. */
+DDP_API ddp_link ddp_link_average(double rate, double delay_s, int workers);
+
 /* A link model that is updated with each transfer: least squares in which the weight of a transfer halves
  * every `half_life` transfers. All-zero until ddp_linkfit_start. */
 typedef struct ddp_linkfit {
