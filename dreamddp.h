@@ -2562,6 +2562,47 @@ DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
 DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma,
                                      ddp_error *err);
 
+/* ==== profile/losses.h ==== [profile] */
+/* Measured losses of strategies: the input of the choice of a strategy (plan/loss.h). */
+
+/* One training run: the loss after `steps` steps. Several points of one setting, such as seeds, are
+ * averaged. */
+typedef struct ddp_loss_point {
+    char strategy[16]; /* name of the strategy */
+    int stream;        /* 1: diloco with overlap "stream" */
+    int period;        /* H in steps, or 0 for a strategy without a period */
+    int workers;       /* number of workers, at least 1 */
+    ddp_coding coding; /* number format on the wire, DDP_AS_FLOAT to DDP_AS_E3M0 */
+    double steps;      /* steps of the run, above 0. Schedules end there */
+    double loss;       /* loss at the end, above 0 */
+} ddp_loss_point;
+
+/* A table of measured losses. A table from ddp_loss_table_read is freed with ddp_loss_table_free. Planners
+ * borrow it. */
+typedef struct ddp_loss_table {
+    int count;                   /* number of points */
+    const ddp_loss_point *point; /* [count] */
+} ddp_loss_table;
+
+/* ddp_loss_table_read - reads a table from CSV. The header has `strategy`, `workers`, `steps` and `loss`, and
+ * may have `overlap` (none or stream), `period` and `wire` (f32, bf16, int8, int4 or e3m0), in any order.
+ * Empty fields mean none, 0 and f32. Further columns are ignored. Every row is one training run of the same
+ * model on the same data. tools/loss_table.py makes such a file from the results of bench/loss_cost.py.
+ *
+ *   out  untouched on error. Otherwise, the caller frees it with ddp_loss_table_free.
+ *
+ * Errors: DDP_IO, DDP_FORMAT (names the line, column and value, or the point that ddp_loss_table_check
+ * rejects), DDP_MEMORY. */
+DDP_API ddp_status ddp_loss_table_read(const char *path, ddp_loss_table *out, ddp_error *err);
+
+/* ddp_loss_table_free - frees the points of a table from ddp_loss_table_read. Accepts an all-zero one. */
+DDP_API void ddp_loss_table_free(ddp_loss_table *t);
+
+/* ddp_loss_table_check - checks that all values are in range, that the points of ssgd have at least two
+ * different numbers of steps, and that each other point has a point of ssgd with the same workers and steps.
+ * Pure and safe from any thread. Errors: DDP_ARG, which names the point, counted from 1. */
+DDP_API ddp_status ddp_loss_table_check(const ddp_loss_table *t, ddp_error *err);
+
 /* ==== plan/oplist_graph.h ==== [plan] */
 /* Converts a ddp_graph to the operator list that planners read. */
 
@@ -3564,6 +3605,206 @@ DDP_API const char *ddp_fence_solver_name(ddp_fence_solver solver);
 /* ddp_fence_solver_named - finds the solver with the given name. Pure and safe from any thread. Errors:
  * DDP_ARG, with a list of the valid names. */
 DDP_API ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err);
+
+/* ==== plan/predict.h ==== [plan] */
+/* Predicts the step time of every strategy with the planner of the strategy. */
+
+/* How much training differs from ssgd, in increasing order. */
+typedef enum ddp_result_kind {
+    DDP_RESULT_EXACT,    /* parameters are bit-identical to ssgd after each step */
+    DDP_RESULT_AVERAGED, /* every layer is averaged once per period, without delay */
+    DDP_RESULT_LATE,     /* parts of the gradient are applied at least one iteration late */
+    DDP_RESULT_OUTER     /* an outer optimizer averages the parameter deltas of a period */
+} ddp_result_kind;
+
+/* A way to train: a strategy with the settings that change its step time and its loss. */
+typedef struct ddp_candidate {
+    const char *strategy; /* name, as of ddp_strategy_name. Borrowed */
+    int stream;           /* 1: diloco with overlap "stream" */
+    int period;           /* H in steps, or 0 for a strategy without a period */
+    ddp_coding coding;    /* number format on the wire (default: float32). DDP_AS_FLOAT for strategies that
+                             average no parameters */
+} ddp_candidate;
+
+/* The predicted step of a candidate. */
+typedef struct ddp_prediction {
+    double step_s;     /* seconds of a step, as a mean over a period */
+    double compute_s;  /* seconds of its compute */
+    double sent_bytes; /* bytes that a worker sends per step */
+} ddp_prediction;
+
+/* ddp_predict_step - predicts the mean step time of a candidate.
+ *
+ *   p        the costs of the layers. params is needed. comm_s and alpha_s are the costs of averages in
+ *            float32 over all workers: measured, or computed from a link with ddp_link_average
+ *   workers  number of workers, at least 2
+ *
+ * ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler and usbyte: ddp_plan_timeline and ddp_timeline_exposed. localsgd
+ * and diloco: all transfers follow the last step of a period. diloco first exchanges which layers were
+ * trained. enp and dreamddp: ddp_plan_partial with window cost. diloco with stream: ddp_plan_landing, and a
+ * delta needs two delays within a period. deft: ddp_plan_delayed. Its Preserver rejects plans that merge more
+ * than two iterations, so for slower links a step is as long as the transfer of half of the gradients. osp:
+ * ddp_osp_umax decides what is sent during the next step. bsp, asp, ssp and r2sp: a push and a pull to
+ * servers on the workers, all equally fast. sparseloco: every worker sends its top-k values to every other
+ * worker.
+ *
+ * *out is unchanged on error. Pure and safe from any thread. Errors: DDP_ARG (NULL; the profile; a value out
+ * of range; an unknown strategy), DDP_NUMERIC, DDP_MEMORY. */
+DDP_API ddp_status ddp_predict_step(const ddp_profile *p, int workers, const ddp_candidate *c,
+                                    ddp_prediction *out, ddp_error *err);
+
+/* ddp_result_of - returns how much training under a strategy differs from ssgd. Pure and safe from any
+ * thread. Errors: DDP_ARG for an unknown strategy. */
+DDP_API ddp_status ddp_result_of(const char *strategy, ddp_result_kind *out, ddp_error *err);
+
+/* ddp_result_reason - describes a kind in a phrase: "parameters are bit-identical to ssgd after each step".
+ * An invalid value gives "unknown". A constant string. Pure and safe from any thread. */
+DDP_API const char *ddp_result_reason(ddp_result_kind kind);
+
+/* ==== plan/loss.h ==== [plan] */
+/* Predicts how much loss a strategy costs, and how many more steps recover it. */
+
+/* A fit to a table of measured losses. The caller of ddp_loss_fit_new owns it and frees it with
+ * ddp_loss_fit_free. The penalty of a run is its loss divided by the loss of ssgd with the same workers and
+ * steps, minus 1. */
+typedef struct ddp_loss_fit {
+    const ddp_loss_table *table;    /* borrowed until ddp_loss_fit_free */
+    double *penalty;                /* [table->count] */
+    double floor, scale, decay;     /* loss of ssgd after N steps: floor + scale x N^-decay */
+    double by_period;               /* exponents of the penalty: period, ... */
+    double by_steps, by_workers;    /* ... number of steps, and workers */
+    double least_steps, most_steps; /* range of the table */
+    int least_workers, most_workers;
+} ddp_loss_fit;
+
+/* ddp_loss_built_in - returns the table of this library: losses of a GPT of one million parameters on tiny
+ * Shakespeare (docs/results/choice.md). Every row of bench/loss_table.csv has its source. A constant. Pure
+ * and safe from any thread. */
+DDP_API const ddp_loss_table *ddp_loss_built_in(void);
+
+/* ddp_loss_fit_new - fits a table.
+ *
+ *   table  borrowed until ddp_loss_fit_free. NULL: the built-in table
+ *   out    untouched on error. Otherwise, the caller frees it with ddp_loss_fit_free
+ *
+ * The loss of ssgd is a power law, floor + scale x N^-decay, fitted to the logarithms of the losses. Its
+ * floor is 0 unless there are at least three different numbers of steps. If ssgd was measured with several
+ * numbers of workers, the fit uses the number with the most different numbers of steps.
+ *
+ * The exponents are slopes of least squares through the logarithms of penalties of points that differ in only
+ * one of the three. Without such points they are 0.5 (period), 0 (steps) and 0 (workers). by_period is at
+ * least 0. A penalty below 1e-4 counts as 1e-4.
+ *
+ * Cost: O(n^2) for n points. Pure and safe from any thread. Errors: DDP_ARG (a point, as
+ * ddp_loss_table_check; the loss of ssgd does not decrease with the steps), DDP_MEMORY. */
+DDP_API ddp_status ddp_loss_fit_new(const ddp_loss_table *table, ddp_loss_fit *out, ddp_error *err);
+
+/* ddp_loss_fit_free - frees a fit. Accepts an all-zero one. */
+DDP_API void ddp_loss_fit_free(ddp_loss_fit *f);
+
+/* ddp_loss_of_ssgd - returns the loss of ssgd after a run of `steps` steps, above 0. Pure and safe from any
+ * thread. */
+DDP_API double ddp_loss_of_ssgd(const ddp_loss_fit *f, double steps);
+
+/* ddp_loss_penalty - predicts the relative loss increase of a candidate over ssgd after equal steps: 0.05 is
+ * 5 % more loss. It is 0 for strategies that are bit-identical to ssgd.
+ *
+ *   workers  number of workers, at least 1
+ *   steps    steps of the whole run, above 0
+ *
+ * Between measured periods, and between measured numbers of steps, the logarithm of the penalty is linear in
+ * the logarithm of the period, and of the steps. Outside of the measured periods, it continues with the
+ * exponent of the table. Steps and workers outside of the table count as the nearest ones in the table. A
+ * format adds the mean difference between measured points with and without it. A format without a measurement
+ * counts as the next coarser one that was measured.
+ *
+ * *out is unchanged on error. Pure and safe from any thread. Errors: DDP_ARG for a value out of range or an
+ * unknown strategy; DDP_UNSUPPORTED if the table has no point of this strategy, or of this format or a
+ * coarser one. */
+DDP_API ddp_status ddp_loss_penalty(const ddp_loss_fit *f, const ddp_candidate *c, int workers, double steps,
+                                    double *out, ddp_error *err);
+
+/* ddp_loss_steps - predicts how many steps a candidate needs until it has the loss of ssgd after `steps`
+ * steps. It is the smallest M with (1 + penalty(M)) x ssgd(M) <= ssgd(steps), or DBL_MAX if that is more than
+ * 1000 times `steps`.
+ *
+ * *out is unchanged on error. Pure and safe from any thread. Errors: DDP_ARG and DDP_UNSUPPORTED, as
+ * ddp_loss_penalty. */
+DDP_API ddp_status ddp_loss_steps(const ddp_loss_fit *f, const ddp_candidate *c, int workers, double steps,
+                                  double *out, ddp_error *err);
+
+/* ==== plan/choose.h ==== [plan] */
+/* Chooses the strategy that reaches a given loss soonest, from the predicted step time of each candidate and
+ * the loss that it costs. */
+
+/* ddp_choice_options.loss_budget: only strategies that are bit-identical to ssgd. 0 is the default budget. */
+#define DDP_LOSS_EXACT (-1.0)
+
+/* Options of ddp_choose. All-zero except profile and workers selects the defaults. */
+typedef struct ddp_choice_options {
+    const ddp_profile *profile; /* costs of the layers, as for ddp_predict_step. Borrowed */
+    int workers;                /* number of workers, at least 2 */
+    double rate;                /* bytes per second of each worker's link. Replaces the transfer times of the
+                                   profile, as ddp_link_average (default: 0 = the profile has them) */
+    double delay_s;             /* one-way delay of a link in seconds, used with rate (default: 0) */
+    int period;                 /* H in steps: only candidates with this period, and those without one.
+                                   Candidates that differ in the period only are the same one then (default: 0
+                                   = all periods) */
+    double steps;               /* N, the steps of the program's own run (default: 1000) */
+    double loss_budget;         /* largest predicted relative loss increase after N steps, 0 to 1, or
+                                   DDP_LOSS_EXACT (default: 0.05) */
+    const ddp_loss_table *losses;   /* measured losses. Borrowed (default: ddp_loss_built_in) */
+    const ddp_candidate *candidate; /* [candidates] Borrowed (default: ddp_choice_candidates) */
+    int candidates;                 /* number of candidates (default: 0) */
+} ddp_choice_options;
+
+/* A candidate with its predictions. */
+typedef struct ddp_choice_row {
+    ddp_candidate candidate; /* strategy is borrowed from the options, or a constant */
+    double step_s;           /* predicted seconds of a step */
+    double sent_bytes;       /* bytes that a worker sends per step */
+    double penalty;          /* predicted relative loss increase after N steps */
+    double steps;            /* steps to the loss that ssgd has after N steps, or DBL_MAX */
+    double seconds;          /* seconds to that loss, or DBL_MAX */
+    int allowed;             /* 1 if the penalty is within the budget */
+} ddp_choice_row;
+
+/* A choice. The caller of ddp_choose owns it and frees it with ddp_choice_free. */
+typedef struct ddp_choice {
+    int count;           /* number of rows */
+    ddp_choice_row *row; /* [count] allowed candidates first, then by seconds */
+    int chosen;          /* index of the chosen row */
+    int runner_up;    /* index of the best other row that is allowed, or -1. It has another strategy than the
+                            chosen row, if there is one */
+    double ssgd_s;    /* predicted seconds of N steps of ssgd */
+    char reason[400]; /* one sentence with the figures */
+} ddp_choice;
+
+/* ddp_choice_candidates - returns the default candidates: wfbp; dreamddp with H of 2 to 50, in f32, bf16 and
+ * int8; diloco with H of 5 to 100, with and without overlap "stream", in f32, bf16, int8 and int4. Constants.
+ * *count receives their number. Pure and safe from any thread. */
+DDP_API const ddp_candidate *ddp_choice_candidates(int *count);
+
+/* ddp_choose - chooses the candidate with the least predicted seconds until training has the loss that ssgd
+ * has after N steps: its steps to that loss (ddp_loss_steps) times its step time (ddp_predict_step). A
+ * candidate may take more than N steps, but its predicted loss increase after N steps is at most loss_budget.
+ * A candidate that is not bit-identical to ssgd is chosen only if its seconds are at least 5 % below those of
+ * the best bit-identical candidate. Equal candidates: the earlier one in the list. Candidates without a
+ * measured loss (DDP_UNSUPPORTED of ddp_loss_penalty) are left out.
+ *
+ * *out is overwritten, not freed. Unchanged on error, otherwise the caller frees it with ddp_choice_free.
+ * Pure and safe from any thread. Errors: DDP_ARG (NULL; a value out of range; a candidate that
+ * ddp_predict_step rejects), DDP_UNSUPPORTED if no candidate is within the budget, DDP_NUMERIC,
+ * DDP_MEMORY. */
+DDP_API ddp_status ddp_choose(const ddp_choice_options *o, ddp_choice *out, ddp_error *err);
+
+/* ddp_choice_free - frees the rows of a choice. Accepts an all-zero one. */
+DDP_API void ddp_choice_free(ddp_choice *c);
+
+/* ddp_candidate_options - writes the settings of a candidate as options of the trainers, without the
+ * strategy: "--overlap stream --wire int4 --period 50", or "". Returns the length of the whole text. It is
+ * cut if it does not fit in `room` bytes. Pure and safe from any thread. */
+DDP_API size_t ddp_candidate_options(const ddp_candidate *c, char *out, size_t room);
 
 /* ==== pipe/schedule.h ==== [pipe] */
 /* Pipelines: the order in which a stage runs its micro-batches, and the predicted time of a step. */
@@ -38231,6 +38472,267 @@ ddp_link ddp__line_of(const ddp_link line[DDP__LINES], char letter)
     return letter == 'p' ? gather : line[DDP__LINE_DIRECT];
 }
 
+/* ==== profile/losses.c ==== [profile] */
+/* Tables of measured losses: checks, and reading CSV. */
+
+enum {
+    DDP__LOSS_STRATEGY,
+    DDP__LOSS_OVERLAP,
+    DDP__LOSS_PERIOD,
+    DDP__LOSS_WORKERS,
+    DDP__LOSS_WIRE,
+    DDP__LOSS_STEPS,
+    DDP__LOSS_LOSS,
+    DDP__LOSS_COLUMNS
+};
+static const char *const ddp__loss_columns[] = {"strategy", "overlap", "period", "workers",
+                                                "wire",     "steps",   "loss"};
+static const char *const ddp__loss_wires[] = {"f32", "bf16", "int8", "int4", "e3m0"}; /* by ddp_coding */
+static const int ddp__loss_needed[] = {1, 0, 0, 1, 0, 1, 1};
+
+/* ---- checks ---- */
+
+static int ddp__loss_is_ssgd(const ddp_loss_point *x) { return !strcmp(x->strategy, "ssgd"); }
+
+static int ddp__loss_has_base(const ddp_loss_table *t, const ddp_loss_point *x)
+{
+    for (int i = 0; i < t->count; i++) {
+        const ddp_loss_point *y = &t->point[i];
+        if (ddp__loss_is_ssgd(y) && y->workers == x->workers && y->steps >= x->steps && y->steps <= x->steps)
+            return 1;
+    }
+    return 0;
+}
+
+static ddp_status ddp__loss_point_check(const ddp_loss_table *t, int i, ddp_error *err)
+{
+    const ddp_loss_point *x = &t->point[i];
+
+    if (!memchr(x->strategy, 0, sizeof x->strategy) || !*x->strategy)
+        return ddp__fail(err, DDP_ARG, "loss point %d: the strategy has no name of at most %d letters", i + 1,
+                         (int)sizeof x->strategy - 1);
+    if (x->period < 0 || x->workers < 1 || (int)x->coding < 0 || (int)x->coding > (int)DDP_AS_E3M0)
+        return ddp__fail(
+            err, DDP_ARG,
+            "loss point %d (%s): period %d, %d workers, format %d: at least 0, at least 1, and a "
+            "constant from DDP_AS_FLOAT to DDP_AS_E3M0 are needed",
+            i + 1, x->strategy, x->period, x->workers, (int)x->coding);
+    DDP__TRY(
+        ddp__check_finite(x->steps, 1, err, "loss point %d (%s): steps is %g", i + 1, x->strategy, x->steps));
+    DDP__TRY(
+        ddp__check_finite(x->loss, 1, err, "loss point %d (%s): loss is %g", i + 1, x->strategy, x->loss));
+    if (ddp__loss_is_ssgd(x) && (x->coding != DDP_AS_FLOAT || x->period || x->stream))
+        return ddp__fail(
+            err, DDP_ARG,
+            "loss point %d: ssgd has a period, an overlap or a wire format; leave them out, because "
+            "losses are compared with it",
+            i + 1);
+    if (ddp__loss_has_base(t, x)) return DDP_OK;
+    return ddp__fail(
+        err, DDP_ARG,
+        "loss point %d (%s): no point of ssgd has %d workers and %g steps; add one, because losses "
+        "are compared with it",
+        i + 1, x->strategy, x->workers, x->steps);
+}
+
+ddp_status ddp_loss_table_check(const ddp_loss_table *t, ddp_error *err)
+{
+    double least = DBL_MAX, most = 0;
+
+    if (!t || t->count < 0 || (t->count > 0 && !t->point))
+        return ddp__fail(err, DDP_ARG, "the loss table has no points");
+    for (int i = 0; i < t->count; i++) {
+        DDP__TRY(ddp__loss_point_check(t, i, err));
+        if (!ddp__loss_is_ssgd(&t->point[i])) continue;
+        least = fmin(least, t->point[i].steps);
+        most = fmax(most, t->point[i].steps);
+    }
+    if (least < most) return DDP_OK;
+    return ddp__fail(
+        err, DDP_ARG,
+        "the loss table has no two points of ssgd with different numbers of steps; add one, because "
+        "they convert loss to steps");
+}
+
+/* ---- CSV ---- */
+
+/* A table that is read, with the position of each column in the header, or -1. */
+typedef struct ddp__loss_reader {
+    const char *path;
+    int line; /* counted from 1 */
+    int where[DDP__LOSS_COLUMNS];
+    ddp_loss_point *point; /* an stb_ds array */
+    int *at;               /* an stb_ds array: the line of each point */
+} ddp__loss_reader;
+
+static ddp_status ddp__loss_header(ddp__loss_reader *r, char *line, ddp_error *err)
+{
+    for (int c = 0; c < DDP__LOSS_COLUMNS; c++) r->where[c] = -1;
+    for (int n = 0; line; n++) {
+        const char *field = ddp__csv_field(&line);
+        if (!field)
+            return ddp__fail(err, DDP_FORMAT, "%s, line 1: a quote in the header is not closed", r->path);
+        for (int c = 0; c < DDP__LOSS_COLUMNS; c++) {
+            if (strcmp(field, ddp__loss_columns[c])) continue;
+            if (r->where[c] >= 0)
+                return ddp__fail(err, DDP_FORMAT, "%s, line 1: column %s appears twice; keep one", r->path,
+                                 field);
+            r->where[c] = n;
+        }
+    }
+    for (int c = 0; c < DDP__LOSS_COLUMNS; c++)
+        if (r->where[c] < 0 && ddp__loss_needed[c])
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s, line 1: column %s is missing; the header is "
+                             "strategy,overlap,period,workers,wire,steps,loss",
+                             r->path, ddp__loss_columns[c]);
+    return DDP_OK;
+}
+
+/* Parses a number of one column. whole: 1 for a whole number. An empty field is 0 if the column may be
+ * missing. */
+static ddp_status ddp__loss_number(const ddp__loss_reader *r, int c, const char *s, double least, int whole,
+                                   double *out, ddp_error *err)
+{
+    *out = 0;
+    if (!*s && !ddp__loss_needed[c]) return DDP_OK;
+    if (ddp__parse_double(s, out) && *out >= least && *out <= 1e9 && (!whole || *out <= floor(*out)))
+        return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%s, line %d: %s is '%.40s'; a %s from %g to 1e9 is needed", r->path,
+                     r->line, ddp__loss_columns[c], s, whole ? "whole number" : "number", least);
+}
+
+/* The index of a name in a list of n names, or -1. */
+static int ddp__loss_word(const char *const *names, int n, const char *word)
+{
+    int i = 0;
+
+    while (i < n && strcmp(names[i], word)) i++;
+    return i < n ? i : -1;
+}
+
+static ddp_status ddp__loss_words(const ddp__loss_reader *r, const char *const *value, ddp_loss_point *x,
+                                  ddp_error *err)
+{
+    static const char *const overlaps[] = {"none", "stream"};
+    const char *strategy = value[DDP__LOSS_STRATEGY], *overlap = value[DDP__LOSS_OVERLAP],
+               *wire = value[DDP__LOSS_WIRE];
+    int coding;
+
+    if (!*strategy || strlen(strategy) >= sizeof x->strategy)
+        return ddp__fail(err, DDP_FORMAT,
+                         "%s, line %d: strategy is '%.40s'; a name such as dreamddp is needed", r->path,
+                         r->line, strategy);
+    memcpy(x->strategy, strategy, strlen(strategy) + 1);
+    x->stream = *overlap ? ddp__loss_word(overlaps, 2, overlap) : 0;
+    if (x->stream < 0)
+        return ddp__fail(err, DDP_FORMAT, "%s, line %d: overlap is '%.40s'; use none or stream", r->path,
+                         r->line, overlap);
+    coding = *wire ? ddp__loss_word(ddp__loss_wires, (int)DDP_AS_E3M0 + 1, wire) : (int)DDP_AS_FLOAT;
+    if (coding < 0)
+        return ddp__fail(err, DDP_FORMAT, "%s, line %d: wire is '%.40s'; use f32, bf16, int8, int4 or e3m0",
+                         r->path, r->line, wire);
+    x->coding = (ddp_coding)coding;
+    return DDP_OK;
+}
+
+static ddp_status ddp__loss_row(ddp__loss_reader *r, char *line, ddp_error *err)
+{
+    const char *value[DDP__LOSS_COLUMNS];
+    ddp_loss_point x = DDP__ZEROS;
+    double period, workers;
+    int n;
+
+    for (int c = 0; c < DDP__LOSS_COLUMNS; c++) value[c] = r->where[c] < 0 ? "" : NULL;
+    for (n = 0; line; n++) {
+        const char *field = ddp__csv_field(&line);
+        if (!field)
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or is followed by text",
+                             r->path, r->line);
+        for (int c = 0; c < DDP__LOSS_COLUMNS; c++)
+            if (r->where[c] == n) value[c] = field;
+    }
+    for (int c = 0; c < DDP__LOSS_COLUMNS; c++)
+        if (!value[c])
+            return ddp__fail(err, DDP_FORMAT,
+                             "%s, line %d: column %s is missing; the line has only %d fields", r->path,
+                             r->line, ddp__loss_columns[c], n);
+    DDP__TRY(ddp__loss_words(r, value, &x, err));
+    DDP__TRY(ddp__loss_number(r, DDP__LOSS_PERIOD, value[DDP__LOSS_PERIOD], 0, 1, &period, err));
+    DDP__TRY(ddp__loss_number(r, DDP__LOSS_WORKERS, value[DDP__LOSS_WORKERS], 1, 1, &workers, err));
+    DDP__TRY(ddp__loss_number(r, DDP__LOSS_STEPS, value[DDP__LOSS_STEPS], 1, 1, &x.steps, err));
+    DDP__TRY(ddp__loss_number(r, DDP__LOSS_LOSS, value[DDP__LOSS_LOSS], 1e-9, 0, &x.loss, err));
+    x.period = (int)period;
+    x.workers = (int)workers;
+    if (!ddp__reserve(r->point, ddp__count(r->point) + 1) || !ddp__reserve(r->at, ddp__count(r->at) + 1))
+        return ddp__fail(err, DDP_MEMORY, "no memory for the loss table %s", r->path);
+    stbds_arrput(r->point, x);
+    stbds_arrput(r->at, r->line);
+    return DDP_OK;
+}
+
+/* The check of the table, with the line of a faulty point. */
+static ddp_status ddp__loss_read_check(const ddp__loss_reader *r, ddp_error *err)
+{
+    const ddp_loss_table t = {ddp__count(r->point), r->point};
+    ddp_error why;
+
+    for (int i = 0; i < t.count; i++)
+        if (ddp__loss_point_check(&t, i, &why) != DDP_OK)
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: %s", r->path, r->at[i], why.msg);
+    if (ddp_loss_table_check(&t, &why) == DDP_OK) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%s: %s", r->path, why.msg);
+}
+
+static ddp_status ddp__loss_text(ddp__loss_reader *r, char *text, size_t size, ddp_error *err)
+{
+    char *line;
+
+    if (!size) return ddp__fail(err, DDP_FORMAT, "%s is empty; a loss table begins with its header", r->path);
+    if (strlen(text) != size)
+        return ddp__fail(err, DDP_FORMAT, "%s is not text: it has a zero byte at offset %zu", r->path,
+                         strlen(text));
+    text += ddp__bom_bytes(text, size);
+    for (r->line = 1; (line = ddp__csv_line(&text)) != NULL; r->line++) {
+        if (r->line == 1)
+            DDP__TRY(ddp__loss_header(r, line, err));
+        else if (line[strspn(line, " \t")])
+            DDP__TRY(ddp__loss_row(r, line, err));
+    }
+    return ddp__loss_read_check(r, err);
+}
+
+ddp_status ddp_loss_table_read(const char *path, ddp_loss_table *out, ddp_error *err)
+{
+    ddp__loss_reader r = DDP__ZEROS;
+    ddp__text text = DDP__ZEROS;
+    ddp_loss_point *copy = NULL;
+    ddp_status s = ddp__file_read(path, &text, err);
+
+    r.path = path;
+    if (s == DDP_OK) s = ddp__loss_text(&r, text.data, text.size, err);
+    ddp__text_free(&text);
+    if (s == DDP_OK) {
+        copy = (ddp_loss_point *)ddp__calloc((size_t)ddp__count(r.point), sizeof *copy);
+        if (!copy) s = ddp__fail(err, DDP_MEMORY, "no memory for the loss table %s", path);
+    }
+    if (s == DDP_OK) {
+        memcpy(copy, r.point, (size_t)ddp__count(r.point) * sizeof *copy);
+        out->count = ddp__count(r.point);
+        out->point = copy;
+    }
+    ddp__array_free(r.point);
+    ddp__array_free(r.at);
+    return s;
+}
+
+void ddp_loss_table_free(ddp_loss_table *t)
+{
+    if (!t) return;
+    DDP_FREE((void *)t->point);
+    memset(t, 0, sizeof *t);
+}
+
 /* ==== profile/profile.c ==== [profile] */
 /* Profiles of a model: construction, splitting of layers, and CSV. */
 
@@ -47955,6 +48457,1060 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     else
         ddp_fence_plan_free(&plan);
     return status;
+}
+
+/* ==== plan/predict.c ==== [plan] */
+/* Predicts the step time of a strategy from the costs of the layers. */
+
+/* A candidate on a cluster. */
+typedef struct ddp__setting_costs {
+    const ddp_candidate *c;
+    ddp_profile p;             /* the costs of its messages. Only comm_s may be an own array */
+    int workers, period;       /* period: at least 1 */
+    double compute_s, comm_s;  /* of a step, and of an average of all layers */
+    double bytes, payload;     /* of all parameters in float32, and as sent */
+    double all_reduce;         /* bytes that a worker sends in an all-reduce, per byte of its values */
+    ddp_link line[DDP__LINES]; /* alpha_s: delays. beta_s: transfer time, relative to the direct algorithm */
+} ddp__setting_costs;
+
+/* Sets *step_s, and the bytes that a worker sends per step. */
+typedef ddp_status (*ddp__predictor)(const ddp__setting_costs *x, ddp_prediction *out, ddp_error *err);
+
+/* ---- gradients ---- */
+
+static ddp_status ddp__predict_timeline(const ddp__setting_costs *x, ddp_prediction *out, ddp_error *err)
+{
+    ddp_timeline_options o = DDP__ZEROS;
+    ddp_profile p = x->p;
+    ddp_timeline t;
+    double each = 0, all = 0;
+    ddp_status s;
+
+    p.alpha_s = 0;              /* added by ddp_timeline_exposed, as a latency */
+    o.partition_params = 6.5e6; /* the default of ddp_config.gradient.partition_bytes */
+    DDP__TRY(ddp_scheme_named(x->c->strategy, &o.scheme, err));
+    if (o.scheme == DDP_SCHEME_WFBP || o.scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = 26214400;
+    DDP__TRY(ddp_plan_timeline(&p, &o, &t, err));
+    s = ddp_timeline_exposed(&p, &t, x->p.alpha_s, &each, &all, err);
+    ddp_timeline_free(&t);
+    out->step_s =
+        x->compute_s + (o.scheme == DDP_SCHEME_BYTESCHEDULER || o.scheme == DDP_SCHEME_USBYTE ? each : all);
+    return s;
+}
+
+/* DeFT's Preserver rejects plans that merge more than two iterations into one update, because training would
+ * change too much (docs/explanation/deft.md). For such links the step is lengthened until merging two
+ * iterations is enough. Plans come within a few percent of this time (ddp_delayed_plan.lower_bound_s). */
+static ddp_status ddp__predict_deft(const ddp__setting_costs *x, ddp_prediction *out, ddp_error *err)
+{
+    const double most = 0.5;
+    ddp_delayed_options o = DDP__ZEROS;
+    ddp_delayed_plan plan;
+    ddp_profile p = x->p;
+    ddp_status s;
+
+    p.alpha_s = 0; /* a latency, paid once per step and added below */
+    o.partition_params = 6.5e6;
+    out->step_s = fmax(x->comm_s * most, x->compute_s) + x->p.alpha_s;
+    out->sent_bytes *= most;
+    s = ddp_plan_delayed(&p, &o, &plan, err);
+    if (s == DDP_ARG || s == DDP_UNSUPPORTED) return DDP_OK; /* the link is too slow for a plan */
+    if (s != DDP_OK) return s;
+    if (plan.update_frequency >= most) {
+        out->step_s = plan.iteration_s + x->p.alpha_s;
+        out->sent_bytes *= plan.update_frequency / most;
+    }
+    ddp_delayed_plan_free(&plan);
+    return DDP_OK;
+}
+
+/* Servers on the workers: a push and a pull send as many bytes as an all-reduce. If all workers are equally
+ * fast, a worker under asp, ssp and r2sp waits only for its own pull. */
+static ddp_status ddp__predict_server(const ddp__setting_costs *x, ddp_prediction *out, ddp_error *err)
+{
+    (void)err;
+    out->step_s = x->compute_s + x->comm_s + x->p.alpha_s;
+    return DDP_OK;
+}
+
+/* Late layers are sent during the compute of the next step. As many layers are late as that compute can
+ * overlap. */
+static ddp_status ddp__predict_osp(const ddp__setting_costs *x, ddp_prediction *out, ddp_error *err)
+{
+    double late = 0;
+
+    if (x->comm_s > 0)
+        DDP__TRY(ddp_osp_umax(x->bytes * x->workers / x->comm_s, 0, x->compute_s, x->workers, x->bytes, 0,
+                              &late, err));
+    out->step_s = x->compute_s + x->comm_s * (1 - late / x->bytes) + x->p.alpha_s;
+    return DDP_OK;
+}
+
+/* ---- averages ---- */
+
+static ddp_status ddp__predict_localsgd(const ddp__setting_costs *x, ddp_prediction *out, ddp_error *err)
+{
+    (void)err;
+    out->step_s = x->compute_s + (x->comm_s + x->p.alpha_s) / x->period;
+    return DDP_OK;
+}
+
+static ddp_status ddp__predict_partial(const ddp__setting_costs *x, ddp_prediction *out, ddp_error *err)
+{
+    ddp_plan_options o = DDP__ZEROS;
+    ddp_plan plan;
+
+    o.period = x->period;
+    o.cost = DDP_COST_WINDOW;
+    o.solver = strcmp(x->c->strategy, "enp") ? DDP_SOLVER_SCATTER : DDP_SOLVER_ENP;
+    DDP__TRY(ddp_plan_partial(&x->p, &o, &plan, err));
+    out->step_s = x->compute_s + plan.exposed_s / x->period;
+    ddp_plan_free(&plan);
+    return DDP_OK;
+}
+
+/* Which layers were trained is exchanged before the deltas. Such a short message is sent to all ranks at
+ * once. */
+static ddp_status ddp__predict_outer(const ddp__setting_costs *x, ddp_prediction *out, ddp_error *err)
+{
+    DDP__TRY(ddp__predict_localsgd(x, out, err));
+    out->step_s += x->line[DDP__LINE_FULL].alpha_s / x->period;
+    return DDP_OK;
+}
+
+/* The transfer of a parameter delta may take the whole next period. It delays training if the link is always
+ * busy, or if the delays exceed a period. Exposed time is the same for every assignment to steps. */
+static ddp_status ddp__predict_stream(const ddp__setting_costs *x, ddp_prediction *out, ddp_error *err)
+{
+    const double delays = 2 * x->p.alpha_s / x->period; /* one for the list of trained layers */
+    int *landing = (int *)ddp__calloc((size_t)x->p.layers, sizeof *landing);
+    double exposed = 0;
+    ddp_plan plan = DDP__ZEROS;
+    ddp_status s;
+
+    if (!landing) return ddp__fail(err, DDP_MEMORY, "no memory to predict %d layers", x->p.layers);
+    s = ddp_plan_new(x->p.layers, x->period, &plan, err);
+    if (s == DDP_OK) {
+        plan.cost = DDP_COST_WINDOW;
+        s = ddp_plan_landing(&x->p, &plan, landing, &exposed, err);
+    }
+    ddp_plan_free(&plan);
+    DDP_FREE(landing);
+    out->step_s = fmax(x->compute_s + exposed / x->period, delays);
+    return s;
+}
+
+/* An all-gather of n blocks takes as long as an all-reduce of half of their bytes. */
+static ddp_status ddp__predict_gathered(const ddp__setting_costs *x, ddp_prediction *out, ddp_error *err)
+{
+    const double share = x->payload / x->bytes;
+
+    (void)err;
+    out->step_s =
+        x->compute_s +
+        (x->comm_s * share * x->line[DDP__LINE_FULL].beta_s + ddp__line_of(x->line, 'p').alpha_s) / x->period;
+    out->sent_bytes = (x->workers - 1) * x->payload / x->period;
+    return DDP_OK;
+}
+
+/* ---- the table of the strategies ---- */
+
+typedef struct ddp__predicted {
+    const char *strategy;
+    ddp_result_kind kind;
+    int periodic; /* 1 if the strategy has a period */
+    ddp__predictor step;
+} ddp__predicted;
+
+static const ddp__predicted ddp__predictions[] = {
+    {"ssgd", DDP_RESULT_EXACT, 0, ddp__predict_timeline},
+    {"bsp", DDP_RESULT_EXACT, 0, ddp__predict_server},
+    {"wfbp", DDP_RESULT_EXACT, 0, ddp__predict_timeline},
+    {"mgwfbp", DDP_RESULT_EXACT, 0, ddp__predict_timeline},
+    {"ascwfbp", DDP_RESULT_EXACT, 0, ddp__predict_timeline},
+    {"bytescheduler", DDP_RESULT_EXACT, 0, ddp__predict_timeline},
+    {"usbyte", DDP_RESULT_EXACT, 0, ddp__predict_timeline},
+    {"localsgd", DDP_RESULT_AVERAGED, 1, ddp__predict_localsgd},
+    {"enp", DDP_RESULT_AVERAGED, 1, ddp__predict_partial},
+    {"dreamddp", DDP_RESULT_AVERAGED, 1, ddp__predict_partial},
+    {"deft", DDP_RESULT_LATE, 0, ddp__predict_deft},
+    {"osp", DDP_RESULT_LATE, 0, ddp__predict_osp},
+    {"asp", DDP_RESULT_LATE, 0, ddp__predict_server},
+    {"ssp", DDP_RESULT_LATE, 0, ddp__predict_server},
+    {"r2sp", DDP_RESULT_LATE, 0, ddp__predict_server},
+    {"diloco", DDP_RESULT_OUTER, 1, ddp__predict_outer},
+    {"sparseloco", DDP_RESULT_OUTER, 1, ddp__predict_gathered},
+    {NULL, DDP_RESULT_EXACT, 0, NULL},
+};
+
+static ddp_status ddp__predicted_named(const char *strategy, const ddp__predicted **out, ddp_error *err)
+{
+    const ddp__predicted *t = ddp__predictions;
+
+    while (t->strategy && (!strategy || strcmp(t->strategy, strategy))) t++;
+    *out = t;
+    if (t->strategy) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "strategy '%.40s' has no prediction; use the name of a built-in strategy",
+                     strategy ? strategy : "");
+}
+
+ddp_status ddp_result_of(const char *strategy, ddp_result_kind *out, ddp_error *err)
+{
+    const ddp__predicted *t;
+
+    DDP__TRY(ddp__predicted_named(strategy, &t, err));
+    *out = t->kind;
+    return DDP_OK;
+}
+
+const char *ddp_result_reason(ddp_result_kind kind)
+{
+    switch (kind) {
+    case DDP_RESULT_EXACT:
+        return "parameters are bit-identical to ssgd after each step";
+    case DDP_RESULT_AVERAGED:
+        return "every layer is averaged once per period, without delay";
+    case DDP_RESULT_LATE:
+        return "parts of the gradient are applied at least one iteration late";
+    case DDP_RESULT_OUTER:
+        return "an outer optimizer averages the parameter deltas of a period";
+    }
+    return "unknown";
+}
+
+/* ---- the costs ---- */
+
+static ddp_status ddp__predict_check(const ddp_profile *p, int workers, const ddp_candidate *c,
+                                     const ddp__predicted *t, ddp_error *err)
+{
+    DDP__TRY(ddp_profile_check(p, err));
+    if (!p->params)
+        return ddp__fail(err, DDP_ARG,
+                         "the profile has no params; a prediction needs the sizes of the layers");
+    if (workers < 2)
+        return ddp__fail(err, DDP_ARG, "a prediction for %d workers is impossible; at least 2 are needed",
+                         workers);
+    if (t->periodic ? c->period < 1 || c->period > 1000000 : c->period != 0)
+        return ddp__fail(err, DDP_ARG, "period %d of %s: use %s", c->period, c->strategy,
+                         t->periodic ? "1 to 1000000 steps" : "0, because the strategy has no period");
+    if ((int)c->coding < 0 || (int)c->coding > (int)DDP_AS_E3M0)
+        return ddp__fail(err, DDP_ARG, "format %d of %s: use a constant from DDP_AS_FLOAT to DDP_AS_E3M0",
+                         (int)c->coding, c->strategy);
+    if (t->kind == DDP_RESULT_EXACT && c->coding != DDP_AS_FLOAT)
+        return ddp__fail(err, DDP_ARG, "%s with format %d is not bit-identical to ssgd; use DDP_AS_FLOAT",
+                         c->strategy, (int)c->coding);
+    if (c->stream && strcmp(c->strategy, "diloco"))
+        return ddp__fail(err, DDP_ARG, "%s cannot stream; only diloco can", c->strategy);
+    return DDP_OK;
+}
+
+/* Sums up the costs, and scales the transfers to the coding. comm: [layers] */
+static void ddp__predict_sum(ddp__setting_costs *x, const ddp_profile *p, double *comm)
+{
+    const ddp_link relative = {p->alpha_s, 1};
+    const int sparse = !strcmp(x->c->strategy, "sparseloco");
+
+    x->p = *p;
+    x->p.comm_s = comm;
+    x->compute_s = p->between_s;
+    x->all_reduce = 2.0 * (x->workers - 1) / x->workers;
+    for (int l = 0; l < p->layers; l++) {
+        const size_t n = (size_t)p->params[l];
+        const double sent = sparse ? (double)ddp_sparse_bytes(n, ddp_sparse_keep(0))
+                                   : (double)ddp__frame_payload((int)x->c->coding, n);
+        comm[l] = p->comm_s[l];
+        if (n && !sparse && x->c->coding != DDP_AS_FLOAT) comm[l] *= sent / (sizeof(float) * p->params[l]);
+        x->compute_s += p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0);
+        x->comm_s += comm[l] + (comm[l] > 0 ? p->gap_s : 0);
+        x->bytes += sizeof(float) * p->params[l];
+        x->payload += sent;
+    }
+    ddp__lines_derive(relative, x->workers, x->line);
+}
+
+ddp_status ddp_predict_step(const ddp_profile *p, int workers, const ddp_candidate *c, ddp_prediction *out,
+                            ddp_error *err)
+{
+    ddp__setting_costs x = DDP__ZEROS;
+    ddp_prediction made = DDP__ZEROS;
+    const ddp__predicted *t;
+    double *comm;
+    ddp_status s;
+
+    if (!c || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_predict_step: the candidate and the result must not be NULL");
+    DDP__TRY(ddp__predicted_named(c->strategy, &t, err));
+    DDP__TRY(ddp__predict_check(p, workers, c, t, err));
+    comm = (double *)ddp__calloc((size_t)p->layers, sizeof *comm);
+    if (!comm) return ddp__fail(err, DDP_MEMORY, "no memory to predict %d layers", p->layers);
+    x.c = c;
+    x.workers = workers;
+    x.period = t->periodic ? c->period : 1;
+    ddp__predict_sum(&x, p, comm);
+    made.compute_s = x.compute_s;
+    made.sent_bytes = x.all_reduce * x.payload / x.period;
+    s = x.bytes > 0 && x.compute_s > 0
+            ? (c->stream ? ddp__predict_stream : t->step)(&x, &made, err)
+            : ddp__fail(err, DDP_ARG,
+                        "the profile has %g bytes of parameters and %g s of compute; both must be "
+                        "above 0",
+                        x.bytes, x.compute_s);
+    if (s == DDP_OK) *out = made;
+    DDP_FREE(comm);
+    return s;
+}
+
+/* ==== plan/loss_table.h ==== [plan] */
+/* Measured losses, generated from bench/loss_table.csv by tools/loss_table.py; do not edit. */
+
+/* strategy, stream, period, workers, format, steps, loss */
+static const ddp_loss_point ddp__loss_points[] = {
+    /* docs/results/choice.md, three seeds */
+    {"ssgd", 0, 0, 4, DDP_AS_FLOAT, 400, 2.0308},
+    {"dreamddp", 0, 5, 4, DDP_AS_FLOAT, 400, 2.1338},
+    {"diloco", 0, 25, 4, DDP_AS_FLOAT, 400, 2.2756},
+    {"diloco", 0, 25, 4, DDP_AS_INT8, 400, 2.2759},
+    {"diloco", 0, 25, 4, DDP_AS_INT4, 400, 2.2758},
+    {"diloco", 1, 25, 4, DDP_AS_FLOAT, 400, 2.1890},
+    {"sparseloco", 0, 25, 4, DDP_AS_FLOAT, 400, 2.4565},
+    {"deft", 0, 0, 4, DDP_AS_FLOAT, 400, 2.3180},
+    {"osp", 0, 0, 4, DDP_AS_FLOAT, 400, 2.0322},
+    /* docs/results/choice.md, two seeds */
+    {"ssgd", 0, 0, 4, DDP_AS_FLOAT, 400, 2.033},
+    {"dreamddp", 0, 5, 4, DDP_AS_FLOAT, 400, 2.125},
+    {"localsgd", 0, 5, 4, DDP_AS_FLOAT, 400, 2.131},
+    {"diloco", 1, 5, 4, DDP_AS_FLOAT, 400, 2.143},
+    {"diloco", 1, 5, 4, DDP_AS_INT4, 400, 2.141},
+    {"diloco", 0, 5, 4, DDP_AS_FLOAT, 400, 2.150},
+    /* docs/results/choice.md, one seed */
+    {"ssgd", 0, 0, 4, DDP_AS_FLOAT, 2000, 1.516},
+    {"dreamddp", 0, 5, 4, DDP_AS_FLOAT, 2000, 1.578},
+    {"diloco", 1, 25, 4, DDP_AS_FLOAT, 2000, 1.649},
+    {"localsgd", 0, 25, 4, DDP_AS_FLOAT, 2000, 1.663},
+    {"deft", 0, 0, 4, DDP_AS_FLOAT, 2000, 1.689},
+    {"diloco", 0, 25, 4, DDP_AS_FLOAT, 2000, 1.761},
+    {"sparseloco", 0, 25, 4, DDP_AS_FLOAT, 2000, 1.924},
+};
+
+/* ==== plan/loss.c ==== [plan] */
+/* The loss that a strategy costs, from measured runs: power laws between them, and the curve of ssgd that
+ * converts loss to steps. */
+
+static const double ddp__penalty_least = 1e-4;
+
+const ddp_loss_table *ddp_loss_built_in(void)
+{
+    static const ddp_loss_table table = {(int)(sizeof ddp__loss_points / sizeof ddp__loss_points[0]),
+                                         ddp__loss_points};
+
+    return &table;
+}
+
+/* ---- points ---- */
+
+static int ddp__equals(double a, double b) { return a >= b && a <= b; }
+
+static int ddp__same_strategy(const ddp_loss_point *a, const ddp_loss_point *b)
+{
+    return !strcmp(a->strategy, b->strategy) && a->stream == b->stream;
+}
+
+/* The three axes along which penalties are power laws. */
+enum { DDP__BY_PERIOD, DDP__BY_STEPS, DDP__BY_WORKERS, DDP__AXES };
+
+static double ddp__axis(const ddp_loss_point *x, int axis)
+{
+    if (axis == DDP__BY_PERIOD) return x->period;
+    return axis == DDP__BY_STEPS ? x->steps : x->workers;
+}
+
+/* Returns 1 if two points are equal on all axes but one. */
+static int ddp__differ_only(const ddp_loss_point *a, const ddp_loss_point *b, int axis)
+{
+    if (!ddp__same_strategy(a, b) || a->coding != b->coding) return 0;
+    for (int k = 0; k < DDP__AXES; k++)
+        if (k != axis && !ddp__equals(ddp__axis(a, k), ddp__axis(b, k))) return 0;
+    return 1;
+}
+
+/* The mean loss of the points with the strategy and the settings of x. */
+static double ddp__loss_at(const ddp_loss_table *t, const ddp_loss_point *x, const char *strategy)
+{
+    const int base = strcmp(strategy, x->strategy) != 0;
+    double sum = 0;
+    int n = 0;
+
+    for (int i = 0; i < t->count; i++) {
+        const ddp_loss_point *y = &t->point[i];
+        if (strcmp(y->strategy, strategy) || y->workers != x->workers || !ddp__equals(y->steps, x->steps))
+            continue;
+        if (!base && (y->stream != x->stream || y->period != x->period || y->coding != x->coding)) continue;
+        sum += y->loss;
+        n++;
+    }
+    return sum / n;
+}
+
+/* ---- the curve of ssgd ---- */
+
+/* Sums of least squares. */
+typedef struct ddp__line_fit {
+    double n, x, y, xx, xy, yy;
+} ddp__line_fit;
+
+static void ddp__line_fit_add(ddp__line_fit *f, double x, double y)
+{
+    f->n++;
+    f->x += x;
+    f->y += y;
+    f->xx += x * x;
+    f->xy += x * y;
+    f->yy += y * y;
+}
+
+static double ddp__line_slope(const ddp__line_fit *f)
+{
+    return (f->n * f->xy - f->x * f->y) / (f->n * f->xx - f->x * f->x);
+}
+
+/* The squared distances from the line, per point. */
+static double ddp__line_error(const ddp__line_fit *f)
+{
+    const double b = ddp__line_slope(f), a = (f->y - b * f->x) / f->n;
+
+    return (f->yy - a * f->y - b * f->xy) / f->n;
+}
+
+/* Returns 1 if point i is of ssgd with these workers, and the first one with its number of steps. */
+static int ddp__ssgd_first(const ddp_loss_table *t, int i, int workers)
+{
+    const ddp_loss_point *x = &t->point[i];
+
+    if (strcmp(x->strategy, "ssgd") || x->workers != workers) return 0;
+    for (int j = 0; j < i; j++) {
+        const ddp_loss_point *y = &t->point[j];
+        if (!strcmp(y->strategy, "ssgd") && y->workers == workers && ddp__equals(y->steps, x->steps))
+            return 0;
+    }
+    return 1;
+}
+
+/* The number of workers with which ssgd has the most different numbers of steps. *sizes receives their
+ * number. */
+static int ddp__ssgd_workers(const ddp_loss_table *t, int *sizes)
+{
+    int best = 0;
+
+    *sizes = 0;
+    for (int i = 0; i < t->count; i++) {
+        int n = 0;
+        for (int j = 0; j < t->count; j++) n += ddp__ssgd_first(t, j, t->point[i].workers);
+        if (n > *sizes) best = t->point[i].workers;
+        if (n > *sizes) *sizes = n;
+    }
+    return best;
+}
+
+/* The line of the logarithms of the losses above the floor. */
+static ddp__line_fit ddp__ssgd_line(const ddp_loss_table *t, int workers, double floor)
+{
+    ddp__line_fit f = DDP__ZEROS;
+
+    for (int i = 0; i < t->count; i++)
+        if (ddp__ssgd_first(t, i, workers))
+            ddp__line_fit_add(&f, log(t->point[i].steps), log(ddp__loss_at(t, &t->point[i], "ssgd") - floor));
+    return f;
+}
+
+/* A curve that is convex in the logarithms has a floor. It is searched on a grid, because the error has one
+ * minimum and the fit needs no more digits. */
+enum { DDP__FLOORS = 200 };
+
+static ddp_status ddp__ssgd_curve(ddp_loss_fit *f, ddp_error *err)
+{
+    const ddp_loss_table *t = f->table;
+    double least = DBL_MAX, best = DBL_MAX;
+    int sizes;
+    const int workers = ddp__ssgd_workers(t, &sizes);
+
+    if (sizes < 2)
+        return ddp__fail(
+            err, DDP_ARG,
+            "the loss table has ssgd with only one number of steps for each number of workers; add "
+            "a run with another number of steps");
+    for (int i = 0; i < t->count; i++)
+        if (ddp__ssgd_first(t, i, workers)) least = fmin(least, ddp__loss_at(t, &t->point[i], "ssgd"));
+    for (int k = 0; k < (sizes > 2 ? (int)DDP__FLOORS : 1); k++) {
+        const double floor = least * k / (double)DDP__FLOORS;
+        const ddp__line_fit line = ddp__ssgd_line(t, workers, floor);
+        /* errors of the loss itself: a distance of logarithms above the floor counts less near the floor */
+        const double error = ddp__line_error(&line) * (1 - floor / least) * (1 - floor / least);
+        if (k && error >= best) continue;
+        best = error;
+        f->floor = floor;
+        f->decay = -ddp__line_slope(&line);
+        f->scale = exp((line.y + f->decay * line.x) / line.n);
+    }
+    if (f->decay > 0) return DDP_OK;
+    return ddp__fail(
+        err, DDP_ARG,
+        "the loss of ssgd in the table does not decrease with the steps; check its rows of ssgd");
+}
+
+double ddp_loss_of_ssgd(const ddp_loss_fit *f, double steps)
+{
+    return f->floor + f->scale * pow(steps, -f->decay);
+}
+
+/* ---- the fit ---- */
+
+/* The common slope along an axis, or `none` without points that differ only there. */
+static double ddp__loss_exponent(const ddp_loss_fit *f, int axis, double none)
+{
+    const ddp_loss_table *t = f->table;
+    double xx = 0, xy = 0;
+
+    for (int i = 0; i < t->count; i++) {
+        if (!strcmp(t->point[i].strategy, "ssgd")) continue;
+        for (int j = 0; j < i; j++) {
+            double dx;
+            if (!ddp__differ_only(&t->point[i], &t->point[j], axis)) continue;
+            if (!(ddp__axis(&t->point[i], axis) > 0) || !(ddp__axis(&t->point[j], axis) > 0)) continue;
+            dx = log(ddp__axis(&t->point[i], axis) / ddp__axis(&t->point[j], axis));
+            xx += dx * dx;
+            xy += dx * log(f->penalty[i] / f->penalty[j]);
+        }
+    }
+    return xx > 0 ? xy / xx : none;
+}
+
+static void ddp__loss_measure(ddp_loss_fit *f)
+{
+    const ddp_loss_table *t = f->table;
+
+    f->least_steps = DBL_MAX;
+    f->least_workers = INT_MAX;
+    for (int i = 0; i < t->count; i++) {
+        const ddp_loss_point *x = &t->point[i];
+        const double over = ddp__loss_at(t, x, x->strategy) / ddp__loss_at(t, x, "ssgd") - 1;
+        f->penalty[i] = fmax(over, ddp__penalty_least);
+        f->least_steps = fmin(f->least_steps, x->steps);
+        f->most_steps = fmax(f->most_steps, x->steps);
+        if (x->workers < f->least_workers) f->least_workers = x->workers;
+        if (x->workers > f->most_workers) f->most_workers = x->workers;
+    }
+    f->by_period = fmax(0, ddp__loss_exponent(f, DDP__BY_PERIOD, 0.5));
+    f->by_steps = ddp__loss_exponent(f, DDP__BY_STEPS, 0);
+    f->by_workers = ddp__loss_exponent(f, DDP__BY_WORKERS, 0);
+}
+
+ddp_status ddp_loss_fit_new(const ddp_loss_table *table, ddp_loss_fit *out, ddp_error *err)
+{
+    ddp_loss_fit f = DDP__ZEROS;
+    ddp_status s;
+
+    f.table = table ? table : ddp_loss_built_in();
+    DDP__TRY(ddp_loss_table_check(f.table, err));
+    f.penalty = (double *)ddp__calloc((size_t)f.table->count, sizeof *f.penalty);
+    if (!f.penalty) return ddp__fail(err, DDP_MEMORY, "no memory to fit %d losses", f.table->count);
+    ddp__loss_measure(&f);
+    s = ddp__ssgd_curve(&f, err);
+    if (s == DDP_OK)
+        *out = f;
+    else
+        DDP_FREE(f.penalty);
+    return s;
+}
+
+void ddp_loss_fit_free(ddp_loss_fit *f)
+{
+    if (!f) return;
+    DDP_FREE(f->penalty);
+    memset(f, 0, sizeof *f);
+}
+
+/* ---- the penalty ---- */
+
+/* Measured values on both sides of x: the nearest one below or equal, and the nearest one above or equal. */
+typedef struct ddp__bracket {
+    double below_x, below_y, above_x, above_y;
+    int below, above; /* 1 if found */
+} ddp__bracket;
+
+static void ddp__bracket_add(ddp__bracket *b, double x, double at, double y)
+{
+    if (at <= x && (!b->below || at > b->below_x)) {
+        b->below = 1;
+        b->below_x = at;
+        b->below_y = y;
+    }
+    if (at >= x && (!b->above || at < b->above_x)) {
+        b->above = 1;
+        b->above_x = at;
+        b->above_y = y;
+    }
+}
+
+/* The power law through both sides, or with the exponent from the only side. Returns 0 without a side. */
+static double ddp__bracket_value(const ddp__bracket *b, double x, double exponent)
+{
+    if (b->below && b->below_x >= x) return b->below_y;
+    if (b->below && b->above)
+        return b->below_y * pow(b->above_y / b->below_y, log(x / b->below_x) / log(b->above_x / b->below_x));
+    if (b->below) return b->below_y * pow(x / b->below_x, exponent);
+    return b->above ? b->above_y * pow(x / b->above_x, exponent) : 0;
+}
+
+/* Returns 1 if point i is one of the asked strategy in float32, and of the same period and steps none is
+ * nearer in workers. */
+static int ddp__loss_usable(const ddp_loss_table *t, const ddp_loss_point *like, int i)
+{
+    const ddp_loss_point *x = &t->point[i];
+    const double far = fabs(log((double)x->workers / like->workers));
+
+    if (!ddp__same_strategy(x, like) || x->coding != DDP_AS_FLOAT || !x->period != !like->period) return 0;
+    for (int j = 0; j < t->count; j++) {
+        const ddp_loss_point *y = &t->point[j];
+        if (ddp__differ_only(x, y, DDP__BY_WORKERS) && fabs(log((double)y->workers / like->workers)) < far)
+            return 0;
+    }
+    return 1;
+}
+
+/* The penalty after a measured number of steps, or 0 if the strategy has no point there. */
+static double ddp__penalty_after(const ddp_loss_fit *f, const ddp_loss_point *like, double steps)
+{
+    ddp__bracket b = DDP__ZEROS;
+
+    for (int i = 0; i < f->table->count; i++) {
+        const ddp_loss_point *x = &f->table->point[i];
+        if (!ddp__equals(x->steps, steps) || !ddp__loss_usable(f->table, like, i)) continue;
+        ddp__bracket_add(&b, like->period, x->period,
+                         f->penalty[i] * pow((double)like->workers / x->workers, f->by_workers));
+    }
+    return ddp__bracket_value(&b, like->period, f->by_period);
+}
+
+/* The penalty in float32, or 0 without a point of the strategy. */
+static double ddp__penalty_float(const ddp_loss_fit *f, const ddp_loss_point *like)
+{
+    ddp__bracket b = DDP__ZEROS;
+
+    for (int i = 0; i < f->table->count; i++) {
+        const double steps = f->table->point[i].steps;
+        double penalty;
+        if (!ddp__same_strategy(&f->table->point[i], like)) continue;
+        penalty = ddp__penalty_after(f, like, steps);
+        if (penalty > 0) ddp__bracket_add(&b, like->steps, steps, penalty);
+    }
+    return ddp__bracket_value(&b, like->steps, f->by_steps);
+}
+
+/* The mean penalty that a format adds, from points that differ only in the format. Returns 0 if neither it
+ * nor a coarser one was measured. */
+static int ddp__penalty_coding(const ddp_loss_fit *f, const ddp_loss_point *like, double *out)
+{
+    const ddp_loss_table *t = f->table;
+
+    *out = 0;
+    if (like->coding == DDP_AS_FLOAT) return 1;
+    for (int coding = (int)like->coding; coding <= (int)DDP_AS_E3M0; coding++) {
+        double sum = 0;
+        int n = 0;
+        for (int i = 0; i < t->count; i++)
+            for (int j = 0; j < t->count && ddp__same_strategy(&t->point[i], like); j++) {
+                ddp_loss_point plain = t->point[i];
+                if ((int)plain.coding != coding) continue;
+                plain.coding = DDP_AS_FLOAT;
+                if (!ddp__differ_only(&plain, &t->point[j], DDP__AXES)) continue;
+                sum += f->penalty[i] - f->penalty[j];
+                n++;
+            }
+        *out = n ? fmax(0, sum / n) : 0;
+        if (n) return 1;
+    }
+    return 0;
+}
+
+static ddp_status ddp__loss_asked(const ddp_loss_fit *f, const ddp_candidate *c, int workers, double steps,
+                                  ddp_loss_point *like, ddp_error *err)
+{
+    const int least = f->least_workers, most = f->most_workers;
+
+    if (workers < 1 || !ddp__within(steps, 1e-9, 1e18))
+        return ddp__fail(err, DDP_ARG,
+                         "a loss of %d workers after %g steps is impossible; both must be above 0", workers,
+                         steps);
+    memset(like, 0, sizeof *like);
+    if (strlen(c->strategy) >= sizeof like->strategy)
+        return ddp__fail(err, DDP_UNSUPPORTED, "the loss table has no point of %.60s", c->strategy);
+    memcpy(like->strategy, c->strategy, strlen(c->strategy) + 1);
+    like->stream = c->stream;
+    like->period = c->period;
+    like->coding = c->coding;
+    like->workers = workers < least ? least : workers > most ? most : workers;
+    like->steps = fmin(fmax(steps, f->least_steps), f->most_steps);
+    return DDP_OK;
+}
+
+ddp_status ddp_loss_penalty(const ddp_loss_fit *f, const ddp_candidate *c, int workers, double steps,
+                            double *out, ddp_error *err)
+{
+    ddp_result_kind kind;
+    ddp_loss_point like;
+    double penalty, more;
+
+    DDP__TRY(ddp_result_of(c->strategy, &kind, err));
+    DDP__TRY(ddp__loss_asked(f, c, workers, steps, &like, err));
+    if (kind == DDP_RESULT_EXACT && c->coding == DDP_AS_FLOAT) {
+        *out = 0;
+        return DDP_OK;
+    }
+    penalty = ddp__penalty_float(f, &like);
+    if (!(penalty > 0) || !ddp__penalty_coding(f, &like, &more))
+        return ddp__fail(
+            err, DDP_UNSUPPORTED,
+            "the loss table has no point of %s%s%s; add measured runs of it to a table of your own",
+            c->strategy, c->stream ? " with overlap stream" : "",
+            penalty > 0 ? " with this wire format or a coarser one" : "");
+    *out = penalty + more;
+    return DDP_OK;
+}
+
+/* ---- steps ---- */
+
+/* Sets *over to the loss after `steps` steps, divided by the wanted loss. */
+static ddp_status ddp__loss_over(const ddp_loss_fit *f, const ddp_candidate *c, int workers, double steps,
+                                 double wanted, double *over, ddp_error *err)
+{
+    double penalty;
+
+    DDP__TRY(ddp_loss_penalty(f, c, workers, steps, &penalty, err));
+    *over = (1 + penalty) * ddp_loss_of_ssgd(f, steps) / wanted;
+    return DDP_OK;
+}
+
+ddp_status ddp_loss_steps(const ddp_loss_fit *f, const ddp_candidate *c, int workers, double steps,
+                          double *out, ddp_error *err)
+{
+    const double wanted = ddp_loss_of_ssgd(f, steps), growth = 1.05;
+    double over, low = steps, high = steps;
+
+    DDP__TRY(ddp__loss_over(f, c, workers, steps, wanted, &over, err));
+    while (over > 1 &&
+           high <= 1000 * steps) { /* a penalty that grows with the steps may have several roots */
+        low = high;
+        high *= growth;
+        DDP__TRY(ddp__loss_over(f, c, workers, high, wanted, &over, err));
+    }
+    if (over > 1) {
+        *out = DBL_MAX;
+        return DDP_OK;
+    }
+    while (high > low * (1 + 1e-9)) {
+        const double middle = sqrt(low * high);
+        DDP__TRY(ddp__loss_over(f, c, workers, middle, wanted, &over, err));
+        if (over > 1)
+            low = middle;
+        else
+            high = middle;
+    }
+    *out = high;
+    return DDP_OK;
+}
+
+/* ==== plan/choose.c ==== [plan] */
+/* The choice of a strategy by the predicted time to a loss. */
+
+static const double ddp__budget_default = 0.05;
+static const double ddp__steps_default = 1000;
+static const double ddp__inexact_gain = 0.05; /* least relative gain over the best bit-identical strategy */
+
+/* ---- candidates ---- */
+
+#define DDP__CANDIDATE_PERIODS(strategy, stream, coding, a, b, c, d, e)                          \
+    {strategy, stream, a, coding}, {strategy, stream, b, coding}, {strategy, stream, c, coding}, \
+        {strategy, stream, d, coding},                                                           \
+    {                                                                                            \
+        strategy, stream, e, coding                                                              \
+    }
+#define DDP__CANDIDATES_DREAMDDP(coding) DDP__CANDIDATE_PERIODS("dreamddp", 0, coding, 2, 5, 10, 20, 50)
+#define DDP__CANDIDATES_DILOCO(stream, coding) \
+    DDP__CANDIDATE_PERIODS("diloco", stream, coding, 5, 10, 20, 50, 100)
+
+const ddp_candidate *ddp_choice_candidates(int *count)
+{
+    static const ddp_candidate list[] = {
+        {"wfbp", 0, 0, DDP_AS_FLOAT},
+        DDP__CANDIDATES_DREAMDDP(DDP_AS_FLOAT),
+        DDP__CANDIDATES_DREAMDDP(DDP_AS_BFLOAT),
+        DDP__CANDIDATES_DREAMDDP(DDP_AS_INT8),
+        DDP__CANDIDATES_DILOCO(0, DDP_AS_FLOAT),
+        DDP__CANDIDATES_DILOCO(0, DDP_AS_BFLOAT),
+        DDP__CANDIDATES_DILOCO(0, DDP_AS_INT8),
+        DDP__CANDIDATES_DILOCO(0, DDP_AS_INT4),
+        DDP__CANDIDATES_DILOCO(1, DDP_AS_FLOAT),
+        DDP__CANDIDATES_DILOCO(1, DDP_AS_BFLOAT),
+        DDP__CANDIDATES_DILOCO(1, DDP_AS_INT8),
+        DDP__CANDIDATES_DILOCO(1, DDP_AS_INT4),
+    };
+
+    *count = (int)(sizeof list / sizeof list[0]);
+    return list;
+}
+
+size_t ddp_candidate_options(const ddp_candidate *c, char *out, size_t room)
+{
+    static const char *const wires[] = {"", "bf16", "int8", "int4", "e3m0"}; /* by ddp_coding */
+    const char *wire = (int)c->coding > 0 && (int)c->coding <= (int)DDP_AS_E3M0 ? wires[(int)c->coding] : "";
+    char period[32] = "";
+    int n;
+
+    if (c->period) snprintf(period, sizeof period, "%s--period %d", c->stream || *wire ? " " : "", c->period);
+    n = snprintf(out, room, "%s%s%s%s%s", c->stream ? "--overlap stream" : "", c->stream && *wire ? " " : "",
+                 *wire ? "--wire " : "", wire, period);
+    return n < 0 ? 0 : (size_t)n;
+}
+
+/* ---- rows ---- */
+
+/* A choice in progress: the options with their defaults. */
+typedef struct ddp__chooser {
+    ddp_choice_options o;
+    ddp_profile p; /* comm_s may be an own array */
+    ddp_loss_fit fit;
+    ddp_choice *out;
+} ddp__chooser;
+
+/* Returns 1 if an earlier candidate is the same one with the period of the options. */
+static int ddp__candidate_repeats(const ddp__chooser *x, int i)
+{
+    const ddp_candidate *c = &x->o.candidate[i];
+
+    for (int j = 0; j < i && x->o.period && c->period; j++) {
+        const ddp_candidate *b = &x->o.candidate[j];
+        if (b->period && !strcmp(b->strategy, c->strategy) && b->stream == c->stream &&
+            b->coding == c->coding)
+            return 1;
+    }
+    return 0;
+}
+
+/* Adds the row of candidate i, unless its loss was not measured. */
+static ddp_status ddp__choice_add(ddp__chooser *x, int i, ddp_error *err)
+{
+    const ddp_choice_options *o = &x->o;
+    ddp_choice_row *r = &x->out->row[x->out->count];
+    ddp_prediction step;
+    ddp_status s;
+
+    if (ddp__candidate_repeats(x, i)) return DDP_OK;
+    r->candidate = o->candidate[i];
+    if (o->period && r->candidate.period) r->candidate.period = o->period;
+    s = ddp_loss_penalty(&x->fit, &r->candidate, o->workers, o->steps, &r->penalty, err);
+    if (s == DDP_UNSUPPORTED) return DDP_OK;
+    if (s != DDP_OK) return s;
+    DDP__TRY(ddp_predict_step(&x->p, o->workers, &r->candidate, &step, err));
+    DDP__TRY(ddp_loss_steps(&x->fit, &r->candidate, o->workers, o->steps, &r->steps, err));
+    r->step_s = step.step_s;
+    r->sent_bytes = step.sent_bytes;
+    r->seconds = r->steps < DBL_MAX ? r->steps * r->step_s : DBL_MAX;
+    r->allowed = r->penalty <= (o->loss_budget < 0 ? 0 : o->loss_budget);
+    x->out->count++;
+    return DDP_OK;
+}
+
+static int ddp__row_before(const ddp_choice_row *a, const ddp_choice_row *b)
+{
+    return a->allowed != b->allowed ? a->allowed > b->allowed : a->seconds < b->seconds;
+}
+
+/* Sorts the rows by insertion, so that equal ones keep their order. */
+static void ddp__choice_sort(ddp_choice *c)
+{
+    for (int i = 1; i < c->count; i++) {
+        const ddp_choice_row r = c->row[i];
+        int j = i;
+        for (; j > 0 && ddp__row_before(&r, &c->row[j - 1]); j--) c->row[j] = c->row[j - 1];
+        c->row[j] = r;
+    }
+}
+
+/* ---- the choice ---- */
+
+static int ddp__row_exact(const ddp_choice_row *r)
+{
+    ddp_result_kind kind = DDP_RESULT_OUTER;
+
+    return ddp_result_of(r->candidate.strategy, &kind, NULL) == DDP_OK && kind == DDP_RESULT_EXACT;
+}
+
+/* The first row that is bit-identical to ssgd, or -1. */
+static int ddp__first_exact(const ddp_choice *c)
+{
+    for (int i = 0; i < c->count; i++)
+        if (ddp__row_exact(&c->row[i])) return i;
+    return -1;
+}
+
+static int ddp__runner_up(const ddp_choice *c)
+{
+    const ddp_choice_row *best = &c->row[c->chosen];
+    int other = -1;
+
+    for (int i = 0; i < c->count && c->row[i].allowed; i++) {
+        if (i == c->chosen) continue;
+        if (other < 0) other = i;
+        if (strcmp(c->row[i].candidate.strategy, best->candidate.strategy)) return i;
+    }
+    return other;
+}
+
+/* "dreamddp --period 5" */
+static void ddp__row_name(const ddp_choice_row *r, char out[96])
+{
+    char options[64];
+
+    (void)ddp_candidate_options(&r->candidate, options, sizeof options);
+    snprintf(out, 96, "%.24s%s%s", r->candidate.strategy, *options ? " " : "", options);
+}
+
+/* Writes the figures of the choice, and why the fastest candidate was not chosen. */
+static void ddp__choice_explain(ddp__chooser *x)
+{
+    ddp_choice *c = x->out;
+    const ddp_choice_row *r = &c->row[c->chosen];
+    const int exact = ddp__row_exact(r);
+    char name[96], other[96], rest[160] = "";
+
+    ddp__row_name(r, name);
+    if (c->runner_up >= 0) {
+        ddp__row_name(&c->row[c->runner_up], other);
+        ddp__format(rest, sizeof rest, "; %s: %.4g s", other, c->row[c->runner_up].seconds);
+    }
+    if (!exact)
+        ddp__format(
+            c->reason, sizeof c->reason,
+            "%s reaches the loss of ssgd after %.0f steps in %.4g s: %.0f steps of %.4g ms, because it costs "
+            "%.2g %% of loss at equal steps%s; ssgd: %.4g s",
+            name, x->o.steps, r->seconds, r->steps, 1e3 * r->step_s, 100 * r->penalty, rest, c->ssgd_s);
+    else if (x->o.loss_budget < 0)
+        ddp__format(
+            c->reason, sizeof c->reason,
+            "%s takes %.4g s for %.0f steps of %.4g ms, the least of the strategies that are bit-identical "
+            "to ssgd%s; ssgd: %.4g s",
+            name, r->seconds, x->o.steps, 1e3 * r->step_s, rest, c->ssgd_s);
+    else
+        ddp__format(
+            c->reason, sizeof c->reason,
+            "%s takes %.4g s for %.0f steps of %.4g ms, and no strategy within the loss budget of %.3g %% "
+            "reaches its loss at least %.0f %% sooner%s; ssgd: %.4g s",
+            name, r->seconds, x->o.steps, 1e3 * r->step_s, 100 * x->o.loss_budget, 100 * ddp__inexact_gain,
+            rest, c->ssgd_s);
+}
+
+static ddp_status ddp__choice_make(ddp__chooser *x, ddp_error *err)
+{
+    const ddp_candidate ssgd = {"ssgd", 0, 0, DDP_AS_FLOAT};
+    ddp_choice *c = x->out;
+    ddp_prediction plain;
+    int exact;
+
+    for (int i = 0; i < x->o.candidates; i++) DDP__TRY(ddp__choice_add(x, i, err));
+    ddp__choice_sort(c);
+    if (!c->count || !c->row[0].allowed)
+        return ddp__fail(
+            err, DDP_UNSUPPORTED,
+            "none of %d candidates has a predicted loss increase of at most %g %%; add wfbp to them, or "
+            "raise the loss budget",
+            x->o.candidates, x->o.loss_budget < 0 ? 0 : 100 * x->o.loss_budget);
+    DDP__TRY(ddp_predict_step(&x->p, x->o.workers, &ssgd, &plain, err));
+    c->ssgd_s = plain.step_s * x->o.steps;
+    exact = ddp__first_exact(c);
+    if (exact >= 0 && c->row[0].seconds > (1 - ddp__inexact_gain) * c->row[exact].seconds) c->chosen = exact;
+    c->runner_up = ddp__runner_up(c);
+    ddp__choice_explain(x);
+    return DDP_OK;
+}
+
+/* ---- options ---- */
+
+static ddp_status ddp__choice_check(const ddp_choice_options *o, ddp_error *err)
+{
+    const double budget = o->loss_budget;
+
+    DDP__TRY(ddp_profile_check(o->profile, err));
+    if (o->workers < 2)
+        return ddp__fail(err, DDP_ARG, "a choice for %d workers is impossible; at least 2 are needed",
+                         o->workers);
+    if (!ddp__within(o->rate, 0, DBL_MAX) || !ddp__within(o->delay_s, 0, 3600))
+        return ddp__fail(
+            err, DDP_ARG,
+            "a link of %g bytes/s with a delay of %g s is impossible; use a rate of at least 0 and 0 to "
+            "3600 s",
+            o->rate, o->delay_s);
+    if (o->rate > 0 && !o->profile->params)
+        return ddp__fail(err, DDP_ARG, "the profile has no params; a rate needs the sizes of the layers");
+    if (o->period < 0 || o->period > 1000000)
+        return ddp__fail(err, DDP_ARG, "period %d: use 1 to 1000000 steps, or 0 for all periods", o->period);
+    if (!ddp__within(o->steps, 0, 1e12))
+        return ddp__fail(err, DDP_ARG, "%g steps: use 1 to 1e12, or 0 for %g", o->steps, ddp__steps_default);
+    if (!ddp__within(budget, 0, 1) && !ddp__within(budget, DDP_LOSS_EXACT, DDP_LOSS_EXACT))
+        return ddp__fail(err, DDP_ARG, "a loss budget of %g is impossible; use 0 to 1, or DDP_LOSS_EXACT",
+                         budget);
+    if (o->candidates < 0 || (o->candidates > 0 && !o->candidate))
+        return ddp__fail(err, DDP_ARG, "the list of %d candidates is NULL", o->candidates);
+    return DDP_OK;
+}
+
+/* Sets the defaults, and the transfer times of the link. comm: [layers] */
+static void ddp__choice_defaults(ddp__chooser *x, const ddp_choice_options *o, double *comm)
+{
+    x->o = *o;
+    x->p = *o->profile;
+    if (!(o->steps > 0)) x->o.steps = ddp__steps_default;
+    if (!(o->loss_budget > 0) && !(o->loss_budget < 0)) x->o.loss_budget = ddp__budget_default;
+    if (!o->candidates) x->o.candidate = ddp_choice_candidates(&x->o.candidates);
+    if (o->rate > 0) {
+        const ddp_link link = ddp_link_average(o->rate, o->delay_s, o->workers);
+        for (int l = 0; l < x->p.layers; l++) comm[l] = link.beta_s * sizeof(float) * x->p.params[l];
+        x->p.comm_s = comm;
+        x->p.alpha_s = link.alpha_s;
+        x->p.gap_s = 0;
+    }
+}
+
+ddp_status ddp_choose(const ddp_choice_options *o, ddp_choice *out, ddp_error *err)
+{
+    ddp__chooser x = DDP__ZEROS;
+    ddp_choice made = DDP__ZEROS;
+    double *comm;
+    ddp_status s;
+
+    if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_choose: the options and the result must not be NULL");
+    DDP__TRY(ddp__choice_check(o, err));
+    comm = (double *)ddp__calloc((size_t)o->profile->layers, sizeof *comm);
+    if (!comm) return ddp__fail(err, DDP_MEMORY, "no memory to choose for %d layers", o->profile->layers);
+    ddp__choice_defaults(&x, o, comm);
+    x.out = &made;
+    made.row = (ddp_choice_row *)ddp__calloc((size_t)x.o.candidates, sizeof *made.row);
+    s = made.row ? ddp_loss_fit_new(o->losses, &x.fit, err)
+                 : ddp__fail(err, DDP_MEMORY, "no memory for %d candidates", x.o.candidates);
+    if (s == DDP_OK) s = ddp__choice_make(&x, err);
+    ddp_loss_fit_free(&x.fit);
+    DDP_FREE(comm);
+    if (s == DDP_OK)
+        *out = made;
+    else
+        ddp_choice_free(&made);
+    return s;
+}
+
+void ddp_choice_free(ddp_choice *c)
+{
+    if (!c) return;
+    DDP_FREE(c->row);
+    memset(c, 0, sizeof *c);
 }
 
 #endif

@@ -100,6 +100,7 @@
 
 #include "emulate/netspec.h"
 #include "profile/network.h"
+#include "profile/losses.h"
 
 #include "plan/oplist_graph.h"
 #include "plan/tour.h"
@@ -114,6 +115,9 @@
 #include "plan/fence/louvain.h"
 #include "plan/fence/workload.h"
 #include "plan/fence/fence.h"
+#include "plan/predict.h"
+#include "plan/loss.h"
+#include "plan/choose.h"
 #include "pipe/schedule.h"
 
 #include "compress/compress.h"
@@ -234,6 +238,7 @@
 #include "member/rest.c"
 #include "profile/csv.c"
 #include "profile/average.c"
+#include "profile/losses.c"
 #include "profile/profile.c"
 #include "profile/link.c"
 #include "profile/timer.c"
@@ -278,6 +283,10 @@
 #include "plan/fence/fence_order.c"
 #include "plan/fence/fence_cut.c"
 #include "plan/fence/fence.c"
+#include "plan/predict.c"
+#include "plan/loss_table.h"
+#include "plan/loss.c"
+#include "plan/choose.c"
 #endif
 #include "config/compatibility.c"
 #include "config/links.c"

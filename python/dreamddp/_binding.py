@@ -11,6 +11,7 @@ DDP_NO_MOMENTUM = -1.0
 DDP_OVERWRITE = -1.0
 DDP_TOUR_EXACT = 16
 DDP_RING_EXACT = 12
+DDP_LOSS_EXACT = -1.0
 DDP_PACK_HEAD = 24
 DDP_QUANTISE_BLOCK = 64
 DDP_SPARSE_CHUNK = 4096
@@ -214,6 +215,10 @@ DDP_FENCE_DEFAULT = 0
 DDP_FENCE_CUT = 1
 DDP_FENCE_EQUAL_OPS = 2
 DDP_FENCE_EQUAL_FLOPS = 3
+DDP_RESULT_EXACT = 0
+DDP_RESULT_AVERAGED = 1
+DDP_RESULT_LATE = 2
+DDP_RESULT_OUTER = 3
 DDP_PIPELINE_DEFAULT = 0
 DDP_PIPELINE_GPIPE = 1
 DDP_PIPELINE_1F1B = 2
@@ -395,6 +400,14 @@ class ddp_network(Structure):
     pass
 
 
+class ddp_loss_point(Structure):
+    pass
+
+
+class ddp_loss_table(Structure):
+    pass
+
+
 class ddp_plan_options(Structure):
     pass
 
@@ -476,6 +489,30 @@ class ddp_fence_segment(Structure):
 
 
 class ddp_fence_plan(Structure):
+    pass
+
+
+class ddp_candidate(Structure):
+    pass
+
+
+class ddp_prediction(Structure):
+    pass
+
+
+class ddp_loss_fit(Structure):
+    pass
+
+
+class ddp_choice_options(Structure):
+    pass
+
+
+class ddp_choice_row(Structure):
+    pass
+
+
+class ddp_choice(Structure):
     pass
 
 
@@ -864,6 +901,11 @@ ddp_network._fields_ = [
     ("speed", POINTER(c_double)), ("memory_bytes", POINTER(c_double)), ("group", POINTER(c_int)),
     ("groups", c_int), ("group_name", POINTER(c_char_p)), ("host_rate", POINTER(c_double)),
     ("jitter_s", POINTER(c_double)), ("one_at_a_time", c_int)]
+ddp_loss_point._fields_ = [
+    ("strategy", c_char * 16), ("stream", c_int), ("period", c_int), ("workers", c_int),
+    ("coding", c_int), ("steps", c_double), ("loss", c_double)]
+ddp_loss_table._fields_ = [
+    ("count", c_int), ("point", POINTER(ddp_loss_point))]
 ddp_plan_options._fields_ = [
     ("period", c_int), ("solver", c_int), ("cost", c_int), ("fill", c_int), ("time_limit_s", c_double)]
 ddp_plan._fields_ = [
@@ -942,6 +984,25 @@ ddp_fence_plan._fields_ = [
     ("segment", POINTER(ddp_fence_segment)), ("order", POINTER(c_int)), ("cluster", POINTER(c_int)),
     ("clusters", c_int), ("device_of", POINTER(c_int)), ("message_bytes", c_double), ("proven", c_int),
     ("connected", c_int), ("work", ddp_workload)]
+ddp_candidate._fields_ = [
+    ("strategy", c_char_p), ("stream", c_int), ("period", c_int), ("coding", c_int)]
+ddp_prediction._fields_ = [
+    ("step_s", c_double), ("compute_s", c_double), ("sent_bytes", c_double)]
+ddp_loss_fit._fields_ = [
+    ("table", POINTER(ddp_loss_table)), ("penalty", POINTER(c_double)), ("floor", c_double),
+    ("scale", c_double), ("decay", c_double), ("by_period", c_double), ("by_steps", c_double),
+    ("by_workers", c_double), ("least_steps", c_double), ("most_steps", c_double),
+    ("least_workers", c_int), ("most_workers", c_int)]
+ddp_choice_options._fields_ = [
+    ("profile", POINTER(ddp_profile)), ("workers", c_int), ("rate", c_double), ("delay_s", c_double),
+    ("period", c_int), ("steps", c_double), ("loss_budget", c_double),
+    ("losses", POINTER(ddp_loss_table)), ("candidate", POINTER(ddp_candidate)), ("candidates", c_int)]
+ddp_choice_row._fields_ = [
+    ("candidate", ddp_candidate), ("step_s", c_double), ("sent_bytes", c_double),
+    ("penalty", c_double), ("steps", c_double), ("seconds", c_double), ("allowed", c_int)]
+ddp_choice._fields_ = [
+    ("count", c_int), ("row", POINTER(ddp_choice_row)), ("chosen", c_int), ("runner_up", c_int),
+    ("ssgd_s", c_double), ("reason", c_char * 400)]
 ddp_task._fields_ = [
     ("kind", c_int), ("micro_batch", c_int)]
 ddp_pipeline_shape._fields_ = [
@@ -1127,12 +1188,13 @@ STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_step_info, ddp_program_stat
         ddp_block, ddp_matrix, ddp_layer, ddp_update, ddp_optimizer, ddp_lr_schedule, ddp_piece, ddp_received,
         ddp_owner, ddp_maker, ddp_message, ddp_transfer, ddp_blob, ddp_strategy_ops, ddp_link, ddp_linkfit,
         ddp_profile, ddp_oplist_entry, ddp_oplist, ddp_stats, ddp_note, ddp_span, ddp_link_stats, ddp_pair,
-        ddp_probe_result, ddp_sites, ddp_ring_choice, ddp_network, ddp_plan_options, ddp_plan,
-        ddp_timeline_options, ddp_interval, ddp_timeline, ddp_knapsack_problem, ddp_delayed_options,
-        ddp_delayed_send, ddp_delayed_step, ddp_delayed_plan, ddp_preserver, ddp_preserved, ddp_served,
-        ddp_place_options, ddp_placement, ddp_workload_options, ddp_workload_message, ddp_workload,
-        ddp_fence_options, ddp_fence_segment, ddp_fence_plan, ddp_task, ddp_pipeline_shape, ddp_stage_cost,
-        ddp_boundary, ddp_pipeline_costs, ddp_pipeline_slot, ddp_pipeline_times, ddp_packed, ddp_adatopk_options,
+        ddp_probe_result, ddp_sites, ddp_ring_choice, ddp_network, ddp_loss_point, ddp_loss_table,
+        ddp_plan_options, ddp_plan, ddp_timeline_options, ddp_interval, ddp_timeline, ddp_knapsack_problem,
+        ddp_delayed_options, ddp_delayed_send, ddp_delayed_step, ddp_delayed_plan, ddp_preserver, ddp_preserved,
+        ddp_served, ddp_place_options, ddp_placement, ddp_workload_options, ddp_workload_message, ddp_workload,
+        ddp_fence_options, ddp_fence_segment, ddp_fence_plan, ddp_candidate, ddp_prediction, ddp_loss_fit,
+        ddp_choice_options, ddp_choice_row, ddp_choice, ddp_task, ddp_pipeline_shape, ddp_stage_cost, ddp_boundary,
+        ddp_pipeline_costs, ddp_pipeline_slot, ddp_pipeline_times, ddp_packed, ddp_adatopk_options,
         ddp_link_compression, ddp_rng, ddp_shape, ddp_param, ddp_op_spec, ddp_op_call, ddp_op, ddp_op_pair,
         ddp_node_info, ddp_edge_wire, ddp_pipe_config, ddp_pipe_stats, ddp_pipe_layout, ddp_simulation,
         ddp_simulated, ddp_gpt2_config, ddp_llama2_config, ddp_mlp_config, ddp_resnet_config, ddp_vgg_config,
@@ -1327,6 +1389,9 @@ FUNCTIONS = {
     "ddp_network_free": (None, [POINTER(ddp_network)]),
     "ddp_network_check": (c_int, [POINTER(ddp_network), POINTER(ddp_error)]),
     "ddp_network_noise": (c_int, [POINTER(ddp_network), c_uint64, c_double, c_double, POINTER(ddp_error)]),
+    "ddp_loss_table_read": (c_int, [c_char_p, POINTER(ddp_loss_table), POINTER(ddp_error)]),
+    "ddp_loss_table_free": (None, [POINTER(ddp_loss_table)]),
+    "ddp_loss_table_check": (c_int, [POINTER(ddp_loss_table), POINTER(ddp_error)]),
     "ddp_graph_oplist": (c_int, [c_void_p, POINTER(ddp_oplist), POINTER(ddp_error)]),
     "ddp_tour_open": (c_int, [c_int, POINTER(c_double), c_int, c_int, POINTER(c_int), POINTER(c_double),
         POINTER(ddp_error)]),
@@ -1401,6 +1466,22 @@ FUNCTIONS = {
     "ddp_fence_plan_free": (None, [POINTER(ddp_fence_plan)]),
     "ddp_fence_solver_name": (c_char_p, [c_int]),
     "ddp_fence_solver_named": (c_int, [c_char_p, POINTER(c_int), POINTER(ddp_error)]),
+    "ddp_predict_step": (c_int, [POINTER(ddp_profile), c_int, POINTER(ddp_candidate), POINTER(ddp_prediction),
+        POINTER(ddp_error)]),
+    "ddp_result_of": (c_int, [c_char_p, POINTER(c_int), POINTER(ddp_error)]),
+    "ddp_result_reason": (c_char_p, [c_int]),
+    "ddp_loss_built_in": (POINTER(ddp_loss_table), []),
+    "ddp_loss_fit_new": (c_int, [POINTER(ddp_loss_table), POINTER(ddp_loss_fit), POINTER(ddp_error)]),
+    "ddp_loss_fit_free": (None, [POINTER(ddp_loss_fit)]),
+    "ddp_loss_of_ssgd": (c_double, [POINTER(ddp_loss_fit), c_double]),
+    "ddp_loss_penalty": (c_int, [POINTER(ddp_loss_fit), POINTER(ddp_candidate), c_int, c_double, POINTER(c_double),
+        POINTER(ddp_error)]),
+    "ddp_loss_steps": (c_int, [POINTER(ddp_loss_fit), POINTER(ddp_candidate), c_int, c_double, POINTER(c_double),
+        POINTER(ddp_error)]),
+    "ddp_choice_candidates": (POINTER(ddp_candidate), [POINTER(c_int)]),
+    "ddp_choose": (c_int, [POINTER(ddp_choice_options), POINTER(ddp_choice), POINTER(ddp_error)]),
+    "ddp_choice_free": (None, [POINTER(ddp_choice)]),
+    "ddp_candidate_options": (c_size_t, [POINTER(ddp_candidate), c_char_p, c_size_t]),
     "ddp_pipeline_name": (c_char_p, [c_int]),
     "ddp_pipeline_named": (c_int, [c_char_p, POINTER(c_int), POINTER(ddp_error)]),
     "ddp_pipeline_tasks": (c_int, [POINTER(ddp_pipeline_shape), c_int, POINTER(ddp_task)]),

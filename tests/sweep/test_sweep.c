@@ -97,6 +97,44 @@ static ddp_status plans(uint64_t *h, ddp_error *err)
     return s;
 }
 
+static ddp_status choices(uint64_t *h, ddp_error *err)
+{
+    static const char losses[] = "strategy,workers,steps,loss,period\nssgd,4,400,2,0\nssgd,4,800,1.8,0\n"
+                                 "dreamddp,4,400,2.05,5\ndiloco,4,400,2.1,5\n";
+    const ddp_candidate list[] = {
+        {"wfbp", 0, 0, DDP_AS_FLOAT}, {"dreamddp", 0, 5, DDP_AS_FLOAT}, {"diloco", 0, 5, DDP_AS_FLOAT}};
+    ddp_choice_options o;
+    ddp_loss_table table;
+    ddp_choice best;
+    ddp_profile p;
+    ddp_status s;
+
+    BLANK(o);
+    BLANK(table);
+    BLANK(best);
+    BLANK(p);
+    s = ddp_profile_new(6, &p, err);
+    for (int l = 0; !s && l < 6; l++) {
+        p.params[l] = 100000;
+        p.backward_s[l] = 0.01;
+    }
+    o.profile = &p;
+    o.workers = 4;
+    o.rate = 1e6;
+    o.steps = 400;
+    o.losses = &table;
+    o.candidate = list;
+    o.candidates = 3;
+    if (!s) s = ddp__file_write(file_named("losses.csv"), losses, sizeof losses - 1, err);
+    if (!s) s = ddp_loss_table_read(file_named("losses.csv"), &table, err);
+    if (!s) s = ddp_choose(&o, &best, err);
+    if (!s) *h = mixed(*h, &best.row[best.chosen].seconds, sizeof(double));
+    ddp_choice_free(&best);
+    ddp_loss_table_free(&table);
+    ddp_profile_free(&p);
+    return s;
+}
+
 static ddp_status places(uint64_t *h, ddp_error *err)
 {
     ddp_network n, net;
@@ -572,6 +610,7 @@ static ddp_status simulated(uint64_t *h, ddp_error *err)
 
 static const scenario list[] = {
     {"planners", plans, {5, 1, 1}, 0, NULL},
+    {"the choice of a strategy", choices, {5, 1, 1}, 0, NULL},
     {"placement", places, {7, 1, 1}, 0, NULL},
     {"reports", reports, {1, 1, 1}, 0, NULL},
     {"a model", models, {1, 1, 1}, 0, NULL},
