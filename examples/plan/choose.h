@@ -3,13 +3,15 @@
 #ifndef EXAMPLES_PLAN_CHOOSE_H
 #define EXAMPLES_PLAN_CHOOSE_H
 
+#include "choose_auto.h"
 #include "common.h"
 #include "models.h"
 
 typedef struct choose_arguments {
-    const char *program, *profile, *model, *net, *delay, *json, *svg, *draw;
+    const char *program, *profile, *model, *net, *delay, *json, *svg, *draw, *losses;
     double speed, aim; /* TFLOP/s of a worker, target utilisation in percent */
-    long workers, period, batch;
+    double budget;     /* largest relative loss increase of strategy auto */
+    long workers, period, batch, steps;
     int text; /* print a table in place of JSON lines */
 } choose_arguments;
 
@@ -22,227 +24,78 @@ typedef struct choose_case {
     int workers;
 } choose_case;
 
-/* How much training differs from S-SGD, in increasing order. Of the strategies that are fast enough, the
- * first kind is preferred. */
-typedef enum choose_kind { CHOOSE_EXACT, CHOOSE_AVERAGED, CHOOSE_LATE, CHOOSE_OUTER } choose_kind;
-
-static const char *const choose_why[] = {
-    "parameters are bit-identical to ssgd after each step",
-    "every layer is averaged once per period, without delay",
-    "parts of the gradient are applied at least one iteration late",
-    "an outer optimizer averages the parameter deltas of a period",
-};
-
-typedef struct choose_entry choose_entry;
-
-struct choose_entry {
+typedef struct choose_entry {
     const char *strategy, *options; /* names and options of the trainers */
-    choose_kind kind;
-    int longest;  /* longest period to try. 0 means that the strategy has no period. */
-    double share; /* bytes of a parameter delta, divided by its bytes in float32 */
-    /* Predicts the seconds of a step. *sent receives the bytes that a worker sends per step, divided by the
-     * bytes of the model. */
-    ddp_status (*step)(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
-                       ddp_error *err);
-};
+    int longest;                    /* longest period to try. 0 means that the strategy has no period. */
+    int stream;                     /* members of ddp_candidate */
+    ddp_coding coding;
+} choose_entry;
 
-/* The bytes that a worker sends in an all-reduce, divided by the bytes of the model: its values of the other
- * workers' segments, and the result of its own segment. */
-static double choose_all_reduce(const choose_case *c) { return 2.0 * (c->workers - 1) / c->workers; }
-
-static double choose_comm_s(const choose_case *c)
-{
-    double sum = 0;
-    int l;
-
-    for (l = 0; l < c->p.layers; l++) sum += c->p.comm_s[l];
-    return sum;
-}
-
-/* ssgd, wfbp and the other schemes of ddp_plan_timeline. */
-static ddp_status choose_timeline(const choose_entry *e, const choose_case *c, int period, double *step_s,
-                                  double *sent, ddp_error *err)
-{
-    ddp_timeline_options o;
-    ddp_timeline t;
-    ddp_profile p = c->p;
-    double each = 0, all = 0;
-    ddp_status s;
-
-    (void)period;
-    memset(&o, 0, sizeof o);
-    p.alpha_s = 0;              /* added by ddp_timeline_exposed, as a latency */
-    o.partition_params = 6.5e6; /* the default of ddp_config.gradient.partition_bytes */
-    s = ddp_scheme_named(e->strategy, &o.scheme, err);
-    if (o.scheme == DDP_SCHEME_WFBP || o.scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = 26214400;
-    if (s == DDP_OK) s = ddp_plan_timeline(&p, &o, &t, err);
-    if (s != DDP_OK) return s;
-    s = ddp_timeline_exposed(&p, &t, c->p.alpha_s, &each, &all, err);
-    ddp_timeline_free(&t);
-    *step_s =
-        c->compute_s + (o.scheme == DDP_SCHEME_BYTESCHEDULER || o.scheme == DDP_SCHEME_USBYTE ? each : all);
-    *sent = choose_all_reduce(c);
-    return s;
-}
-
-/* DeFT's Preserver rejects plans that merge more than two iterations into one update, because training would
- * change too much (docs/explanation/deft.md). For such links the step is lengthened until merging two
- * iterations is enough. Plans come within a few percent of this time (ddp_delayed_plan.lower_bound_s). */
-static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int period, double *step_s,
-                              double *sent, ddp_error *err)
-{
-    const double comm = choose_comm_s(c), most = 0.5;
-    ddp_delayed_options o;
-    ddp_delayed_plan plan;
-    ddp_profile p = c->p;
-    ddp_status s;
-
-    (void)e;
-    (void)period;
-    memset(&o, 0, sizeof o);
-    p.alpha_s = 0; /* a latency, paid once per step and added below */
-    o.partition_params = 6.5e6;
-    *step_s = comm * most > c->compute_s ? comm * most : c->compute_s;
-    *step_s += c->p.alpha_s;
-    *sent = choose_all_reduce(c) * most;
-    s = ddp_plan_delayed(&p, &o, &plan, err);
-    if (s == DDP_ARG || s == DDP_UNSUPPORTED) return DDP_OK; /* the link is too slow for a plan */
-    if (s != DDP_OK) return s;
-    if (plan.update_frequency >= most) {
-        *step_s = plan.iteration_s + c->p.alpha_s;
-        *sent = choose_all_reduce(c) * plan.update_frequency;
-    }
-    ddp_delayed_plan_free(&plan);
-    return DDP_OK;
-}
-
-/* Servers on the workers: a push and a pull send as many bytes as an all-reduce. If all workers are equally
- * fast, a worker under asp, ssp and r2sp waits only for its own pull. */
-static ddp_status choose_server(const choose_entry *e, const choose_case *c, int period, double *step_s,
-                                double *sent, ddp_error *err)
-{
-    (void)e;
-    (void)period;
-    (void)err;
-    *step_s = c->compute_s + choose_comm_s(c) + c->p.alpha_s;
-    *sent = choose_all_reduce(c);
-    return DDP_OK;
-}
-
-/* Late layers are sent during the compute of the next step. As many layers are late as that compute can
- * overlap. */
-static ddp_status choose_osp(const choose_entry *e, const choose_case *c, int period, double *step_s,
-                             double *sent, ddp_error *err)
-{
-    const double comm = choose_comm_s(c);
-    double late = 0;
-    ddp_status s = DDP_OK;
-
-    (void)e;
-    (void)period;
-    if (comm > 0)
-        s = ddp_osp_umax(c->bytes * c->workers / comm, 0, c->compute_s, c->workers, c->bytes, 0, &late, err);
-    *step_s = c->compute_s + comm * (1 - late / c->bytes) + c->p.alpha_s;
-    *sent = choose_all_reduce(c);
-    return s;
-}
-
-static ddp_status choose_localsgd(const choose_entry *e, const choose_case *c, int period, double *step_s,
-                                  double *sent, ddp_error *err)
-{
-    (void)err;
-    *step_s = c->compute_s + (choose_comm_s(c) * e->share + c->p.alpha_s) / period;
-    *sent = choose_all_reduce(c) * e->share / period;
-    return DDP_OK;
-}
-
-static ddp_status choose_partial(const choose_entry *e, const choose_case *c, int period, double *step_s,
-                                 double *sent, ddp_error *err)
-{
-    ddp_plan_options o;
-    ddp_plan plan;
-    ddp_status s;
-
-    memset(&o, 0, sizeof o);
-    o.period = period;
-    o.cost = DDP_COST_WINDOW;
-    o.solver = strcmp(e->strategy, "enp") ? DDP_SOLVER_SCATTER : DDP_SOLVER_ENP;
-    s = ddp_plan_partial(&c->p, &o, &plan, err);
-    if (s != DDP_OK) return s;
-    *step_s = c->compute_s + plan.exposed_s / period;
-    *sent = choose_all_reduce(c) / period;
-    ddp_plan_free(&plan);
-    return DDP_OK;
-}
-
-/* The transfer of a parameter delta may take the whole next period. It delays training only if the link is
- * always busy. */
-static ddp_status choose_overlapped(const choose_entry *e, const choose_case *c, int period, double *step_s,
-                                    double *sent, ddp_error *err)
-{
-    const double comm = (choose_comm_s(c) * e->share + c->p.alpha_s) / period;
-
-    (void)err;
-    *step_s = comm > c->compute_s ? comm : c->compute_s;
-    *sent = choose_all_reduce(c) * e->share / period;
-    return DDP_OK;
-}
-
-/* Every worker sends its top-k values to every other worker. */
-static ddp_status choose_gathered(const choose_entry *e, const choose_case *c, int period, double *step_s,
-                                  double *sent, ddp_error *err)
-{
-    (void)err;
-    *sent = (c->workers - 1) * e->share / period;
-    *step_s = c->compute_s + choose_comm_s(c) / choose_all_reduce(c) * *sent + c->p.alpha_s / period;
-    return DDP_OK;
-}
-
-/* Ordered by kind, simpler strategies first. Shares: int4 sends 4 bits per value and a float scale per 64
- * values. sparseloco sends 64 of 4096 values with 14 bits each, and a scale (docs/explanation/diloco.md). */
+/* Ordered by kind, simpler strategies first. Of the strategies that are fast enough, the first kind is
+ * preferred. */
 static const choose_entry choose_table[] = {
-    {"ssgd", "", CHOOSE_EXACT, 0, 1, choose_timeline},
-    {"bsp", "--servers colocated", CHOOSE_EXACT, 0, 1, choose_server},
-    {"wfbp", "", CHOOSE_EXACT, 0, 1, choose_timeline},
-    {"mgwfbp", "", CHOOSE_EXACT, 0, 1, choose_timeline},
-    {"ascwfbp", "", CHOOSE_EXACT, 0, 1, choose_timeline},
-    {"bytescheduler", "", CHOOSE_EXACT, 0, 1, choose_timeline},
-    {"usbyte", "", CHOOSE_EXACT, 0, 1, choose_timeline},
-    {"localsgd", "", CHOOSE_AVERAGED, 50, 1, choose_localsgd},
-    {"enp", "", CHOOSE_AVERAGED, 50, 1, choose_partial},
-    {"dreamddp", "", CHOOSE_AVERAGED, 50, 1, choose_partial},
-    {"deft", "", CHOOSE_LATE, 0, 1, choose_deft},
-    {"osp", "--servers colocated", CHOOSE_LATE, 0, 1, choose_osp},
-    {"asp", "--servers colocated", CHOOSE_LATE, 0, 1, choose_server},
-    {"ssp", "--servers colocated --staleness 2", CHOOSE_LATE, 0, 1, choose_server},
-    {"r2sp", "--servers colocated", CHOOSE_LATE, 0, 1, choose_server},
-    {"diloco", "", CHOOSE_OUTER, 500, 1, choose_localsgd},
-    {"diloco", "--overlap stream", CHOOSE_OUTER, 500, 1, choose_overlapped},
-    {"diloco", "--overlap stream --wire int4", CHOOSE_OUTER, 500, 4.5 / 32, choose_overlapped},
-    {"sparseloco", "", CHOOSE_OUTER, 500, (64 * 14.0 + 32) / (4096 * 32.0), choose_gathered},
+    {"ssgd", "", 0, 0, DDP_AS_FLOAT},
+    {"bsp", "--servers colocated", 0, 0, DDP_AS_FLOAT},
+    {"wfbp", "", 0, 0, DDP_AS_FLOAT},
+    {"mgwfbp", "", 0, 0, DDP_AS_FLOAT},
+    {"ascwfbp", "", 0, 0, DDP_AS_FLOAT},
+    {"bytescheduler", "", 0, 0, DDP_AS_FLOAT},
+    {"usbyte", "", 0, 0, DDP_AS_FLOAT},
+    {"localsgd", "", 50, 0, DDP_AS_FLOAT},
+    {"enp", "", 50, 0, DDP_AS_FLOAT},
+    {"dreamddp", "", 50, 0, DDP_AS_FLOAT},
+    {"deft", "", 0, 0, DDP_AS_FLOAT},
+    {"osp", "--servers colocated", 0, 0, DDP_AS_FLOAT},
+    {"asp", "--servers colocated", 0, 0, DDP_AS_FLOAT},
+    {"ssp", "--servers colocated --staleness 2", 0, 0, DDP_AS_FLOAT},
+    {"r2sp", "--servers colocated", 0, 0, DDP_AS_FLOAT},
+    {"diloco", "", 500, 0, DDP_AS_FLOAT},
+    {"diloco", "--overlap stream", 500, 1, DDP_AS_FLOAT},
+    {"diloco", "--overlap stream --wire int4", 500, 1, DDP_AS_INT4},
+    {"sparseloco", "", 500, 0, DDP_AS_FLOAT},
 };
 enum { CHOOSE_ENTRIES = sizeof choose_table / sizeof choose_table[0], CHOOSE_LEVELS = 5 };
 static const double choose_level[CHOOSE_LEVELS] = {50, 80, 90, 95, 99};
 
-/* Sets the transfer times of all layers for a link of `rate` bytes per second. The direct all-reduce has two
- * one-way delays. */
+static ddp_result_kind choose_kind(const choose_entry *e)
+{
+    ddp_result_kind kind = DDP_RESULT_OUTER;
+
+    (void)ddp_result_of(e->strategy, &kind, NULL);
+    return kind;
+}
+
+/* Sets the transfer times of all layers for a link of `rate` bytes per second. */
 static void choose_link(choose_case *c, double rate)
 {
+    const ddp_link link = ddp_link_average(rate, c->delay_s, c->workers);
     int l;
 
-    for (l = 0; l < c->p.layers; l++) c->p.comm_s[l] = choose_all_reduce(c) * 4 * c->p.params[l] / rate;
-    c->p.alpha_s = 2 * c->delay_s;
+    for (l = 0; l < c->p.layers; l++) c->p.comm_s[l] = link.beta_s * 4 * c->p.params[l];
+    c->p.alpha_s = link.alpha_s;
+}
+
+static ddp_status choose_predict(const choose_entry *e, choose_case *c, double rate, int period,
+                                 ddp_prediction *out, ddp_error *err)
+{
+    ddp_candidate x;
+
+    memset(&x, 0, sizeof x);
+    x.strategy = e->strategy;
+    x.stream = e->stream;
+    x.period = period;
+    x.coding = e->coding;
+    choose_link(c, rate);
+    return ddp_predict_step(&c->p, c->workers, &x, out, err);
 }
 
 static ddp_status choose_utilisation(const choose_entry *e, choose_case *c, double rate, int period,
                                      double *out, ddp_error *err)
 {
-    double step = 0, sent = 0;
-    ddp_status s;
+    ddp_prediction made;
+    ddp_status s = choose_predict(e, c, rate, period, &made, err);
 
-    choose_link(c, rate);
-    s = e->step(e, c, period, &step, &sent, err);
-    *out = step > 0 ? 100 * c->compute_s / step : 100;
+    *out = s == DDP_OK ? 100 * made.compute_s / made.step_s : 0;
     return s;
 }
 
@@ -271,7 +124,7 @@ static ddp_status choose_rate(const choose_entry *e, choose_case *c, int period,
 typedef struct choose_answer {
     int period; /* 0 if the strategy has no period */
     int rank;   /* 1 is the best strategy */
-    double step_s, sent, utilisation, rate[CHOOSE_LEVELS];
+    double step_s, sent_bytes, utilisation, rate[CHOOSE_LEVELS];
 } choose_answer;
 
 /* Chooses the shortest of the usual periods that reaches the target utilisation, else the longest one. */
@@ -296,19 +149,23 @@ static ddp_status choose_period(const choose_entry *e, choose_case *c, const cho
 static ddp_status choose_answer_of(const choose_entry *e, choose_case *c, const choose_arguments *a,
                                    double rate, choose_answer *out, ddp_error *err)
 {
+    ddp_prediction made;
     ddp_status s = DDP_OK;
     int i;
 
     if (rate > 0)
         s = choose_period(e, c, a, rate, &out->period, err);
     else if (e->longest)
-        out->period = a->period ? (int)a->period : e->kind == CHOOSE_OUTER ? 50 : 5;
+        out->period = a->period ? (int)a->period : choose_kind(e) == DDP_RESULT_OUTER ? 50 : 5;
     for (i = 0; i < CHOOSE_LEVELS && s == DDP_OK; i++)
         s = choose_rate(e, c, out->period, choose_level[i], &out->rate[i], err);
     if (!(rate > 0)) return s;
-    if (s == DDP_OK) s = choose_utilisation(e, c, rate, out->period, &out->utilisation, err);
-    if (s == DDP_OK) s = e->step(e, c, out->period, &out->step_s, &out->sent, err);
-    return s;
+    if (s == DDP_OK) s = choose_predict(e, c, rate, out->period, &made, err);
+    if (s != DDP_OK) return s;
+    out->step_s = made.step_s;
+    out->sent_bytes = made.sent_bytes;
+    out->utilisation = 100 * made.compute_s / made.step_s;
+    return DDP_OK;
 }
 
 /* Returns a value below 0 if a is better: it has a shorter step or, if no link is given, needs a lower rate
@@ -346,8 +203,7 @@ static void choose_options(FILE *f, const choose_entry *e, const choose_answer *
     fprintf(f, "\", ");
 }
 
-static void choose_json(FILE *f, const choose_entry *e, const choose_case *c, const choose_answer *r,
-                        int event)
+static void choose_json(FILE *f, const choose_entry *e, const choose_answer *r, int event)
 {
     int i;
 
@@ -355,7 +211,7 @@ static void choose_json(FILE *f, const choose_entry *e, const choose_case *c, co
     choose_options(f, e, r);
     if (r->step_s > 0)
         fprintf(f, "\"step_ms\": %.6g, \"utilisation_pct\": %.4g, \"bytes_per_step\": %.6g, ",
-                1e3 * r->step_s, r->utilisation, r->sent * c->bytes);
+                1e3 * r->step_s, r->utilisation, r->sent_bytes);
     fprintf(f, "\"rank\": %d, \"mbit_for_pct\": {", r->rank);
     for (i = 0; i < CHOOSE_LEVELS; i++) {
         fprintf(f, "%s\"%g\": ", i ? ", " : "", choose_level[i]);
@@ -377,7 +233,7 @@ static void choose_cell(FILE *f, double rate)
 }
 
 /* Prints a row for each strategy, the best first. */
-static void choose_table_text(FILE *f, const choose_case *c, const choose_answer *r)
+static void choose_table_text(FILE *f, const choose_answer *r)
 {
     const int steps = r[0].step_s > 0;
     int rank, i, k;
@@ -396,7 +252,7 @@ static void choose_table_text(FILE *f, const choose_case *c, const choose_answer
         else
             fprintf(f, "%6s", "-");
         if (steps)
-            fprintf(f, "%10.4g%12.3g%9.3g", 1e3 * r[i].step_s, r[i].utilisation, 1e-6 * r[i].sent * c->bytes);
+            fprintf(f, "%10.4g%12.3g%9.3g", 1e3 * r[i].step_s, r[i].utilisation, 1e-6 * r[i].sent_bytes);
         for (k = 0; k < CHOOSE_LEVELS; k++) choose_cell(f, r[i].rate[k]);
         fputc('\n', f);
     }
@@ -418,7 +274,7 @@ static int choose_best(const choose_answer *r, double aim)
 
     for (i = 0; i < CHOOSE_ENTRIES; i++) {
         if (r[i].utilisation < aim) continue;
-        if (best >= 0 && choose_table[i].kind != choose_table[best].kind) break;
+        if (best >= 0 && choose_kind(&choose_table[i]) != choose_kind(&choose_table[best])) break;
         if (best < 0 || choose_is_better(&r[i], &r[best])) best = i;
     }
     for (i = 0; i < CHOOSE_ENTRIES && r[best < 0 ? 0 : best].utilisation < aim; i++)
@@ -428,7 +284,7 @@ static int choose_best(const choose_answer *r, double aim)
 
 static void choose_because(FILE *f, const choose_answer *r, double aim, int best)
 {
-    const char *why = choose_why[choose_table[best].kind];
+    const char *why = ddp_result_reason(choose_kind(&choose_table[best]));
 
     if (r[best].utilisation < aim)
         fprintf(f, "no strategy reaches a utilisation of %g %% on this link; this one is the fastest: %s",
@@ -437,7 +293,7 @@ static void choose_because(FILE *f, const choose_answer *r, double aim, int best
         fprintf(f, "closest to S-SGD of the strategies with a utilisation of at least %g %%: %s", aim, why);
 }
 
-static void choose_say(FILE *f, const choose_answer *r, double aim, int event)
+static void choose_say(FILE *f, const choose_answer *r, double aim, const ddp_choice *by_loss, int event)
 {
     const int best = choose_best(r, aim);
     const choose_entry *e = &choose_table[best];
@@ -447,7 +303,9 @@ static void choose_say(FILE *f, const choose_answer *r, double aim, int event)
     fprintf(f, "\"step_ms\": %.6g, \"utilisation_pct\": %.4g, \"because\": \"", 1e3 * r[best].step_s,
             r[best].utilisation);
     choose_because(f, r, aim, best);
-    fprintf(f, "\"}\n");
+    fputs("\", ", f);
+    choose_auto(f, by_loss, event);
+    fputs("}\n", f);
 }
 
 static void choose_say_text(FILE *f, const choose_answer *r, double aim)
@@ -543,7 +401,8 @@ static ddp_status choose_curve(choose_picture *v, int i, int row, choose_case *c
         snprintf(colour, sizeof colour, "%s", clear[row]);
     else
         snprintf(colour, sizeof colour, "hsl(%d,65%%,%d%%)", 360 * i / CHOOSE_ENTRIES, i % 2 ? 55 : 40);
-    fprintf(v->f, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2\"%s d=\"", colour, dash[e->kind]);
+    fprintf(v->f, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2\"%s d=\"", colour,
+            dash[(int)choose_kind(e)]);
     for (k = 0; k < CHOOSE_POINTS && s == DDP_OK; k++) {
         const double rate = v->low * pow(v->high / v->low, (double)k / (double)(CHOOSE_POINTS - 1));
         s = choose_utilisation(e, c, rate, r->period, &have, err);
@@ -552,11 +411,11 @@ static ddp_status choose_curve(choose_picture *v, int i, int row, choose_case *c
     fprintf(v->f, "\"><title>%s %s", e->strategy, e->options);
     if (r->period) fprintf(v->f, " --period %d", r->period);
     fprintf(v->f, "</title></path>\n<path stroke=\"%s\" stroke-width=\"2\"%s d=\"M%d %dh24\"/>", colour,
-            dash[e->kind], CHOOSE_LEFT + CHOOSE_WIDE + 14, CHOOSE_TOP + 2 + row * 19);
+            dash[(int)choose_kind(e)], CHOOSE_LEFT + CHOOSE_WIDE + 14, CHOOSE_TOP + 2 + row * 19);
     fprintf(v->f, "<text x=\"%d\" y=\"%d\" fill=\"%s\">%s", CHOOSE_LEFT + CHOOSE_WIDE + 44,
             CHOOSE_TOP + 6 + row * 19, colour, e->strategy);
     if (r->period) fprintf(v->f, " H=%d", r->period);
-    fprintf(v->f, " %s</text>\n", e->kind == CHOOSE_OUTER ? e->options : "");
+    fprintf(v->f, " %s</text>\n", choose_kind(e) == DDP_RESULT_OUTER ? e->options : "");
     return s;
 }
 
@@ -635,32 +494,62 @@ static ddp_status choose_read(const choose_arguments *a, choose_case *c, ddp_err
     return s;
 }
 
+/* Chooses as strategy auto does. */
+static ddp_status choose_by_loss(const choose_arguments *a, const choose_case *c, double rate,
+                                 ddp_choice *out, ddp_error *err)
+{
+    ddp_choice_options o;
+    ddp_loss_table losses;
+    ddp_status s = DDP_OK;
+
+    memset(&o, 0, sizeof o);
+    memset(&losses, 0, sizeof losses);
+    o.profile = &c->p;
+    o.workers = c->workers;
+    o.rate = rate;
+    o.delay_s = c->delay_s;
+    o.period = (int)a->period;
+    o.steps = (double)a->steps;
+    o.loss_budget = a->budget > 0 ? a->budget : DDP_LOSS_EXACT;
+    if (a->losses) s = ddp_loss_table_read(a->losses, &losses, err);
+    if (a->losses) o.losses = &losses;
+    if (s == DDP_OK) s = ddp_choose(&o, out, err);
+    ddp_loss_table_free(&losses);
+    return s;
+}
+
 static int choose_run(const choose_arguments *a, choose_case *c, double rate)
 {
     choose_answer r[CHOOSE_ENTRIES];
+    ddp_choice by_loss;
     plan_output out;
     ddp_error err;
     ddp_status s = DDP_OK;
     int i;
 
     memset(r, 0, sizeof r);
+    memset(&by_loss, 0, sizeof by_loss);
     if (!plan_output_open(&out, a->program)) return 1;
     for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++)
         s = choose_answer_of(&choose_table[i], c, a, rate, &r[i], &err);
     if (s == DDP_OK) choose_rank(r);
+    if (s == DDP_OK && rate > 0) s = choose_by_loss(a, c, rate, &by_loss, &err);
     for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++) {
-        if (!a->text) choose_json(out.line, &choose_table[i], c, &r[i], 0);
-        choose_json(out.json, &choose_table[i], c, &r[i], 1);
+        if (!a->text) choose_json(out.line, &choose_table[i], &r[i], 0);
+        choose_json(out.json, &choose_table[i], &r[i], 1);
     }
-    if (s == DDP_OK && a->text) choose_table_text(out.line, c, r);
+    if (s == DDP_OK && a->text) choose_table_text(out.line, r);
     if (s == DDP_OK && rate > 0) {
-        if (a->text)
+        if (a->text) {
             choose_say_text(out.line, r, a->aim);
-        else
-            choose_say(out.line, r, a->aim, 0);
-        choose_say(out.json, r, a->aim, 1);
+            choose_auto_text(out.line, &by_loss);
+        } else {
+            choose_say(out.line, r, a->aim, &by_loss, 0);
+        }
+        choose_say(out.json, r, a->aim, &by_loss, 1);
     }
     if (s == DDP_OK && a->svg) s = choose_svg(out.svg, c, r, a->draw, rate, &err);
+    ddp_choice_free(&by_loss);
     if (s != DDP_OK) fprintf(stderr, "%s: %s\n", a->program, err.msg);
     return plan_output_close(&out, a->program, s, a->json, a->svg);
 }
@@ -689,6 +578,10 @@ static int choose_mistake(choose_arguments *a)
     if (a->period > 1000000) return plan_refuse(me, "--period", (double)a->period, "at most 1000000");
     if (!(a->aim > 0 && a->aim < 100))
         return plan_refuse(me, "--utilisation", a->aim, "above 0 and below 100");
+    if (!(a->budget >= 0 && a->budget <= 1))
+        return plan_refuse(me, "--loss-budget", a->budget, "from 0 to 1");
+    if (a->steps < 1 || a->steps > 1000000000)
+        return plan_refuse(me, "--steps", (double)a->steps, "from 1 to 1000000000");
     if (a->draw) {
         int drawn = 0, i;
         for (i = 0; i < CHOOSE_ENTRIES; i++) drawn += choose_named(a->draw, &choose_table[i]);
@@ -747,6 +640,8 @@ static choose_arguments choose_defaults(const char *program)
     a.program = program;
     a.speed = PLAN_NOT_GIVEN;
     a.aim = 90;
+    a.budget = 0.05;
+    a.steps = 1000;
     a.period = a.batch = a.workers = -1;
     return a;
 }
@@ -757,7 +652,8 @@ static int plan_choose(int argc, char **argv)
         "Chooses a strategy for a model, a network and a number of workers. Prints for each strategy:\n"
         "the predicted step time, the utilisation (share of the step that is compute), the bytes sent\n"
         "per worker, the rank by step time, and the link rate for a utilisation of 50, 80, 90, 95 and\n"
-        "99 %. The last line is the choice.";
+        "99 %. The last line is the choice, with the member auto: the strategy that reaches the loss of\n"
+        "ssgd after --steps steps soonest, from the step times and a table of measured losses.";
     choose_arguments a = choose_defaults("plan choose");
     const cli_option table[] = {
         CHOOSE_OPTIONS(a),
@@ -765,6 +661,12 @@ static int plan_choose(int argc, char **argv)
         {"--period", CLI_COUNT, &a.period, "H",
          "steps between averages (default: as many as each strategy needs)"},
         {"--utilisation", CLI_REAL, &a.aim, "PCT", "target utilisation, in percent (default: 90)"},
+        {"Loss", CLI_GROUP, NULL, NULL, NULL},
+        {"--steps", CLI_COUNT, &a.steps, "N", "steps of your run (default: 1000)"},
+        {"--loss-budget", CLI_REAL, &a.budget, "SHARE",
+         "largest predicted loss increase of auto after N steps; 0 = bit-identical to ssgd (default: 0.05)"},
+        {"--loss-table", CLI_TEXT, &a.losses, "FILE",
+         "your own measured losses, CSV with the columns of bench/loss_table.csv"},
         CHOOSE_OUTPUT(a),
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));

@@ -324,11 +324,15 @@ def plan(profile=None, **options):
     return Plan(found.contents, context().lib) if found else None
 
 
-def choose(profile=None, net=None, workers=None, utilisation=90, period=None):
+def choose(profile=None, net=None, workers=None, utilisation=90, period=None, steps=1000, loss_budget=0.05, loss_table=None):
     """Predicts the step time of every strategy. Returns (the chosen strategy, the predictions of all), as dicts.
 
     profile, net ("RATE,DELAY"), workers: default to the measurements of this run. utilisation: the required part of the
-    time in which workers compute, in percent. period: steps of the averaging period; None: the planner's choice."""
+    time in which workers compute, in percent. period: steps of the averaging period; None: the planner's choice.
+
+    The member "auto" of the choice is the strategy that reaches the loss of ssgd after `steps` steps soonest. loss_budget: its
+    largest predicted loss increase after `steps` steps, 0.05 = 5 %; 0: bit-identical to ssgd. loss_table: CSV file of your own
+    measured losses, with the columns of bench/loss_table.csv; None: the built-in table."""
     if profile is None:
         profile = globals()["profile"]()
         if profile is None:
@@ -337,4 +341,4 @@ def choose(profile=None, net=None, workers=None, utilisation=90, period=None):
         workers = world()
     if net is None:
         net = _plan.net_of(stats(), workers)
-    return _plan.choose(profile, net, workers, utilisation, period)
+    return _plan.choose(profile, net, workers, utilisation, period, steps, loss_budget, loss_table)

@@ -100,13 +100,15 @@ def make_plan(profile, period=5, solver="scatter", cost="window", fill="none"):
         lib.ddp_plan_free(out)
 
 
-def choose(profile, net, workers, utilisation=90, period=None):
+def choose(profile, net, workers, utilisation=90, period=None, steps=1000, loss_budget=0.05, loss_table=None):
     """Runs `plan choose`. Returns (the choice, a dict for each strategy, in order of distance from S-SGD)."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "profile.csv")
         profile.write(path)
         command = [_programs.find("plan"), "choose", "--profile", path, "--net", net, "--workers", str(workers),
-                   "--utilisation", str(utilisation)] + (["--period", str(period)] if period else [])
+                   "--utilisation", str(utilisation), "--steps", str(steps), "--loss-budget", str(loss_budget)]
+        command += ["--period", str(period)] if period else []
+        command += ["--loss-table", os.fspath(loss_table)] if loss_table is not None else []
         p = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     if p.returncode:
         err = c.ddp_error(c.DDP_ARG if p.returncode == 2 else c.DDP_FAILED, p.stderr.strip().encode()[:399])

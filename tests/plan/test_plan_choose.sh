@@ -58,6 +58,12 @@ predicts() {
 a = [json.loads(l) for l in open("out")][:-1]; a.sort(key=lambda r: r["rank"])
 assert [r["rank"] for r in a] == list(range(1, 20)) and all(p["step_ms"] <= q["step_ms"] for p, q in zip(a, a[1:]))'
         result $? "plan choose: ranks are in the order of step times"
+        python3 -c 'import json
+a, b = [json.loads(list(open(f))[-1])["auto"] for f in ("p.json", "out")]
+n = [c["seconds"] for c in a["candidates"] if c["within_budget"]]
+assert len(a["candidates"]) > 10 and n == sorted(n) and a["strategy"] == b["strategy"] and "candidates" not in b
+assert a["runner_up"]["strategy"] != a["strategy"] and a["ssgd_seconds"] == 5000'
+        result $? "plan choose: --json writes the candidates of auto, the fastest first"
     fi
     # computing 3 s for 80 % leaves 0.75 s for 100 KB: 1.07 Mbit/s, and 0.33 s for 90 %: 2.4, found to 1 %
     has '"80": 1.07, "90": 2.4' $base
@@ -82,6 +88,40 @@ assert [r["rank"] for r in a] == list(range(1, 20)) and all(p["step_ms"] <= q["s
     says 1 'cannot read absent.csv' --profile absent.csv --net 1mbit --workers 2
     printf 'layer,forward_s,backward_s,comm_s\na,1,1,1\n' >bare.csv
     says 1 'column params is missing' --profile bare.csv --net 1mbit --workers 2
+    # strategy auto: wfbp takes 5 s, dreamddp with H = 5 3.2 s for 1 / 1.048^(1 / 0.182) of the progress of a step
+    says 2 '--loss-budget is -0.01, but must be from 0 to 1' $base --loss-budget -0.01
+    says 2 '--loss-budget is 1.5, but must be from 0 to 1' $base --loss-budget 1.5
+    says 2 '--steps is 0, but must be from 1' $base --steps 0
+    says 1 'cannot read absent.csv' $base --loss-table absent.csv
+    printf 'strategy,workers,steps,loss\nssgd,2,400,no\n' >l.csv
+    says 1 "l.csv, line 2: loss is 'no'; a number from 1e-09 to 1e9 is needed" $base --loss-table l.csv
+    has '"auto": {"strategy": "wfbp", "options": "", "step_ms": 5000, ' $base --loss-budget 0
+    has '"loss_pct": 0, "steps": 400, "seconds": 2000, "within_budget": 1, "ssgd_seconds": 2000, ' $base --loss-budget 0 --steps 400
+    has 'of the strategies that are bit-identical to ssgd' $base --loss-budget 0
+    has '"auto": {"strategy": "dreamddp", "options": "--period 5", ' $base --steps 400
+    has '"loss_pct": 4.798, ' $base --steps 400
+    has 'auto --strategy dreamddp --period 5' $base --steps 400 --text
+    # a table in which dreamddp costs nothing, and one in which it costs all
+    printf 'strategy,workers,steps,loss,period\nssgd,2,400,2\nssgd,2,800,1\ndreamddp,2,400,2,20\n' >l.csv
+    says 1 'l.csv, line 2: column period is missing; the line has only 4 fields' $base --loss-table l.csv
+    printf 'strategy,workers,steps,loss,period\nssgd,2,400,2,\nssgd,2,800,1,\ndreamddp,2,400,2,20\n' >l.csv
+    has '"auto": {"strategy": "dreamddp", "options": "--period 50", ' $base --loss-table l.csv --steps 400
+    printf 'strategy,workers,steps,loss,period\nssgd,2,400,2,\nssgd,2,800,1,\ndreamddp,2,400,9,20\n' >l.csv
+    has '"auto": {"strategy": "wfbp", ' $base --loss-table l.csv --steps 400 --loss-budget 1
+    "$plan" choose $base >built 2>err && "$plan" choose $base --loss-table "$root/bench/loss_table.csv" >own 2>>err && cmp -s built own
+    result $? "plan choose: bench/loss_table.csv is the built-in table" "$(cat err)"
+    if command -v python3 >/dev/null; then
+        "$root/tools/loss_table.py" --check >out
+        result $? "tools/loss_table.py --check: src/plan/loss_table.h is current" "$(cat out)"
+        printf 'model,workers,steps,strategy,period,wire,rate,seed,step,val_loss\n' >r.csv
+        printf 'gpt,4,400,ssgd,0,f32,0.1,%d,400,%s\n' 1 2.0 2 2.2 >>r.csv
+        printf 'gpt,4,400,ssgd,0,f32,0.2,%d,400,%s\n' 1 1.5 2 nan >>r.csv
+        printf 'gpt,4,400,stream,5,int8,0.1,1,%d,%s\n' 200 9 400 2.5 >>r.csv
+        printf 'gpt,8,400,stream,5,int8,0.1,1,400,2.5\nmlp,4,400,ssgd,0,f32,0.1,1,400,1\ngpt,4,400,eager,5,f32,0.1,1,400,3\n' >>r.csv
+        "$root/tools/loss_table.py" --runs r.csv --out t.csv && [ "$(cut -d, -f1-7 t.csv | tail -n +2)" = \
+            "$(printf 'diloco,stream,5,4,int8,400,2.5000\nssgd,none,0,4,f32,400,2.1000')" ]
+        result $? "tools/loss_table.py --runs: means of the seeds at the best rate" "$(cat t.csv)"
+    fi
     sub=bandwidth
     link="--profile p.csv --workers 2"
     # of ssgd as above; averages of every second step need half of that; streams need the whole period for theirs
@@ -90,7 +130,7 @@ assert [r["rank"] for r in a] == list(range(1, 20)) and all(p["step_ms"] <= q["s
     has '"strategy": "localsgd", "options": "--period 2", "rank": ' $link --period 2
     has '"mbit_for_pct": {"50": 0.134, "80": 0.535, "90": 1.2' $link --period 2
     has '"99": null' $link --delay 500ms
-    "$plan" bandwidth $link --text >out 2>err && [ "$(wc -l <out)" -eq 21 ] && sed -n 3p out | grep -q '^sparseloco  *50  *3.8e-05'
+    "$plan" bandwidth $link --text >out 2>err && [ "$(wc -l <out)" -eq 21 ] && sed -n 3p out | grep -q '^sparseloco  *50  *3.9e-05'
     result $? "plan bandwidth: --text prints a table" "$(cat out)"
     "$plan" bandwidth $link --svg b.svg >out 2>err && [ "$(grep -c '<path fill="none"' b.svg)" -eq 19 ] && ! grep -q 'red: the link' b.svg
     result $? "plan bandwidth: --svg draws 19 curves and no link" "$(cat err)"

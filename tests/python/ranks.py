@@ -494,6 +494,8 @@ def profile_plan_and_stats_can_be_read():
         expect((st["counted_from"], st["counted_steps"], st["counted_periods"], st["period"]) == (9, 3, 1, 3) and st["predicted_step_s"] > 0, str(st))
         best, rows = dreamddp.choose()
         expect(len(rows) > 10 and best["choose"] in [r["strategy"] for r in rows], str(best))
+        best, _ = dreamddp.choose(steps=400, loss_budget=0)
+        expect(best["auto"]["strategy"] == "wfbp" and best["auto"]["steps"] == 400, str(best))
         dreamddp.report(loss=1.5)
         expect(dreamddp.all_mean(torch.full((5,), float(rank))).tolist() == [1.0] * 5, "all_mean")
         expect(dreamddp.all_reduce(torch.full((2,), 2.0), 0.5).tolist() == [3.0] * 2, "all_reduce")
