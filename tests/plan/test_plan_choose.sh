@@ -121,6 +121,12 @@ assert a["runner_up"]["strategy"] != a["strategy"] and a["ssgd_seconds"] == 5000
         "$root/tools/loss_table.py" --runs r.csv --out t.csv && [ "$(cut -d, -f1-7 t.csv | tail -n +2)" = \
             "$(printf 'diloco,stream,5,4,int8,400,2.5000\nssgd,none,0,4,f32,400,2.1000')" ]
         result $? "tools/loss_table.py --runs: means of the seeds at the best rate" "$(cat t.csv)"
+        printf 'model,workers,steps,strategy,period,wire,rate,seed,step,val_loss\n' >h.csv
+        printf 'gpt,4,%d,ssgd,0,f32,0.1,%d,%d,%s\n' 400 1 400 2 400 2 400 2 800 1 800 1.8 800 2 800 1.8 >>h.csv
+        printf 'gpt,4,400,dreamddp,5,f32,0.1,%d,400,%s\n' 1 2.1 2 2.16 >>h.csv
+        PLAN="$plan" "$root/tools/loss_table.py" --held-out h.csv >out 2>err && grep -qF '|2|dreamddp|none|5|4|f32|400|5.00 %|8.00 %|' out &&
+            grep -q 'error of 2 predictions: 3.00 points on average, at most 3.00' out
+        result $? "tools/loss_table.py --held-out: a seed is predicted from the others" "$(cat out err)"
     fi
     sub=bandwidth
     link="--profile p.csv --workers 2"
