@@ -3794,8 +3794,8 @@ DDP_API const ddp_candidate *ddp_choice_candidates(int *count);
  *
  * *out is overwritten, not freed. Unchanged on error, otherwise the caller frees it with ddp_choice_free.
  * Pure and safe from any thread. Errors: DDP_ARG (NULL; a value out of range; a candidate that
- * ddp_predict_step rejects), DDP_UNSUPPORTED if no candidate is within the budget, DDP_NUMERIC,
- * DDP_MEMORY. */
+ * ddp_predict_step rejects), DDP_UNSUPPORTED if no candidate within the budget reaches the loss,
+ * DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_choose(const ddp_choice_options *o, ddp_choice *out, ddp_error *err);
 
 /* ddp_choice_free - frees the rows of a choice. Accepts an all-zero one. */
@@ -49358,7 +49358,7 @@ static int ddp__runner_up(const ddp_choice *c)
     const ddp_choice_row *best = &c->row[c->chosen];
     int other = -1;
 
-    for (int i = 0; i < c->count && c->row[i].allowed; i++) {
+    for (int i = 0; i < c->count && c->row[i].allowed && c->row[i].seconds < DBL_MAX; i++) {
         if (i == c->chosen) continue;
         if (other < 0) other = i;
         if (strcmp(c->row[i].candidate.strategy, best->candidate.strategy)) return i;
@@ -49418,11 +49418,11 @@ static ddp_status ddp__choice_make(ddp__chooser *x, ddp_error *err)
 
     for (int i = 0; i < x->o.candidates; i++) DDP__TRY(ddp__choice_add(x, i, err));
     ddp__choice_sort(c);
-    if (!c->count || !c->row[0].allowed)
+    if (!c->count || !c->row[0].allowed || c->row[0].seconds >= DBL_MAX)
         return ddp__fail(
             err, DDP_UNSUPPORTED,
-            "none of %d candidates has a predicted loss increase of at most %g %%; add wfbp to them, or "
-            "raise the loss budget",
+            "none of %d candidates has a predicted loss increase of at most %g %% and reaches the loss of "
+            "ssgd; add wfbp to them, or raise the loss budget",
             x->o.candidates, x->o.loss_budget < 0 ? 0 : 100 * x->o.loss_budget);
     DDP__TRY(ddp_predict_step(&x->p, x->o.workers, &ssgd, &plain, err));
     c->ssgd_s = plain.step_s * x->o.steps;

@@ -63,8 +63,8 @@ DDP_API const ddp_candidate *ddp_choice_candidates(int *count);
  *
  * *out is overwritten, not freed. Unchanged on error, otherwise the caller frees it with ddp_choice_free.
  * Pure and safe from any thread. Errors: DDP_ARG (NULL; a value out of range; a candidate that
- * ddp_predict_step rejects), DDP_UNSUPPORTED if no candidate is within the budget, DDP_NUMERIC,
- * DDP_MEMORY. */
+ * ddp_predict_step rejects), DDP_UNSUPPORTED if no candidate within the budget reaches the loss,
+ * DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_choose(const ddp_choice_options *o, ddp_choice *out, ddp_error *err);
 
 /* ddp_choice_free - frees the rows of a choice. Accepts an all-zero one. */

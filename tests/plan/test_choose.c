@@ -368,10 +368,38 @@ static void an_exact_budget_allows_only_exact_strategies(void **state)
     o.candidates = 5;
     memset(&c, 0, sizeof c);
     assert_int_equal(ddp_choose(&o, &c, &err), DDP_UNSUPPORTED);
-    assert_string_equal(err.msg,
-                        "none of 5 candidates has a predicted loss increase of at most 0 %; add wfbp to "
-                        "them, or raise the loss budget");
+    assert_string_equal(
+        err.msg, "none of 5 candidates has a predicted loss increase of at most 0 % and reaches the loss "
+                 "of ssgd; add wfbp to them, or raise the loss budget");
     assert_true(!c.row);
+}
+
+static void a_candidate_that_never_reaches_the_loss_is_not_chosen(void **state)
+{
+    const ddp_candidate list[] = {candidate("dreamddp", 0, 5, DDP_AS_FLOAT),
+                                  candidate("wfbp", 0, 0, DDP_AS_FLOAT)};
+    /* the loss of ssgd falls by 0.1 % only */
+    const ddp_loss_point point[] = {{"ssgd", 0, 0, 4, DDP_AS_FLOAT, 400, 2},
+                                    {"ssgd", 0, 0, 4, DDP_AS_FLOAT, 4000, 1.998},
+                                    {"dreamddp", 0, 5, 4, DDP_AS_FLOAT, 400, 2.06}};
+    const ddp_loss_table losses = {3, point};
+    ddp_choice_options o;
+    ddp_choice c;
+    ddp_error err;
+    model x;
+
+    (void)state;
+    model_init(&x);
+    o = options_of(&x, 1);
+    o.losses = &losses;
+    o.candidate = list;
+    o.candidates = 2;
+    c = chosen(&o);
+    assert_true(is_exact(&c.row[c.chosen]) && c.row[1].seconds >= DBL_MAX && c.runner_up == -1);
+    ddp_choice_free(&c);
+    o.candidates = 1;
+    assert_int_equal(ddp_choose(&o, &c, &err), DDP_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "none of 1 candidates has a predicted loss increase of at most 5 %"));
 }
 
 static void rows_are_ranked_and_the_reason_has_the_figures(void **state)
@@ -513,6 +541,7 @@ int main(void)
         cmocka_unit_test(a_slower_link_never_returns_to_exact_gradients),
         cmocka_unit_test(a_gain_below_5_percent_keeps_the_exact_strategy),
         cmocka_unit_test(an_exact_budget_allows_only_exact_strategies),
+        cmocka_unit_test(a_candidate_that_never_reaches_the_loss_is_not_chosen),
         cmocka_unit_test(rows_are_ranked_and_the_reason_has_the_figures),
         cmocka_unit_test(a_period_replaces_those_of_the_candidates),
         cmocka_unit_test(measured_transfers_and_a_link_give_the_same_choice),
