@@ -1037,7 +1037,7 @@ typedef struct ddp_optimizer {
     void (*update)(const struct ddp_optimizer *self,
                    const ddp_update *u); /* applies one update, or NULL for ddp_own_update */
     float lr;                            /* default learning rate. ddp_set_lr changes it for each step. */
-    float hyper[6];                      /* parameters of the built-in rules */
+    float hyper[6];                      /* parameters of the built-in rules, and of ddp_own_update_first */
     void *user;                          /* data of a user's rule, borrowed until ddp_close */
     int matrix_state; /* > 0: update each matrix (ddp_layer.matrices) in a separate call, with this many
                          floats of state per parameter, at most state_per_param. 0: no separate calls. */
@@ -1085,6 +1085,14 @@ DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float 
  * The optimizer state belongs to the program. ddp_add_state includes it in checkpoints and sends it to
  * joining workers. Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_own_update(void);
+
+/* ddp_own_update_first - returns ddp_own_update for a program that updates a layer before its last
+ * ddp_backward_end of the step.
+ *
+ * Averages then contain the update of the step, as in the papers and with the rules of the library.
+ * Strategies that average gradients, clip_norm and average_first return DDP_UNSUPPORTED. Pure and safe from
+ * any thread. */
+DDP_API ddp_optimizer ddp_own_update_first(void);
 
 /* ---- learning rate ---- */
 
@@ -14907,6 +14915,8 @@ typedef struct ddp__adam_step {
 } ddp__adam_step;
 
 DDP_LIB ddp__rule ddp__optimizer_rule(const ddp_optimizer *o);
+/* 1 for ddp_own_update_first. */
+DDP_LIB int ddp__updates_first(const ddp_optimizer *o);
 /* For an optimizer whose rule is DDP__RULE_ADAM. */
 DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp__adam_step *k);
 
@@ -15101,6 +15111,16 @@ ddp_optimizer ddp_own_update(void)
 
     return o;
 }
+
+ddp_optimizer ddp_own_update_first(void)
+{
+    ddp_optimizer o = ddp_own_update();
+
+    o.hyper[0] = 1;
+    return o;
+}
+
+int ddp__updates_first(const ddp_optimizer *o) { return !o->update && o->hyper[0] > 0; }
 
 ddp_optimizer ddp_sgd(float lr, float momentum) { return ddp_sgd_decay(lr, momentum, 0); }
 
@@ -51538,7 +51558,7 @@ DDP_LIB void ddp__units_free(ddp_ctx *d);
  *                  their parts in between
  *   links_second   opens the emulated links of link 1
  *   context_joins  sets the place of a joining worker in the run, and the links of that world
- *   optimizer_set  sets the optimizer; with an update by the program, also average_first
+ *   optimizer_set  sets the optimizer; with an update by the program after the step, also average_first
  *   step_over      ends a step in which all ranks together took `taken` micro-batches
  *   profile_for    extends profiling by `more` steps
  *   call_is        records the program's call, for errors */
@@ -52377,7 +52397,7 @@ void ddp__paper_set(ddp_ctx *d, const unsigned char *paper, size_t bytes)
 void ddp__optimizer_set(ddp_ctx *d, const ddp_optimizer *o)
 {
     d->optimizer = *o;
-    if (!o->update) d->cfg.average.first = 1;
+    if (!o->update && !ddp__updates_first(o)) d->cfg.average.first = 1;
     if (!d->optimizer.name) d->optimizer.name = o->update ? "user" : ddp_own_update().name;
     d->lr = o->lr;
 }
@@ -63085,6 +63105,13 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
         return ddp__ctx_failf(d, DDP_ARG,
                               "average_state with your own update: the optimizer's state is yours: leave "
                               "average_state 0");
+    if (ddp__updates_first(o) && (ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ||
+                                  ddp__cfg(d)->clip_norm > 0 || ddp__cfg(d)->average.first))
+        return ddp__ctx_failf(
+            d, DDP_UNSUPPORTED,
+            "ddp_own_update_first with strategy %s, clip_norm %g and average_first %d: it needs "
+            "a strategy that averages parameters, without these settings; use ddp_own_update",
+            ddp__ops(d)->name, (double)ddp__cfg(d)->clip_norm, ddp__cfg(d)->average.first);
     if (ddp__started(d))
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s is too late, training has begun",
                               o->name ? o->name : "the optimizer");

@@ -1263,6 +1263,7 @@ FUNCTIONS = {
     "ddp_adamw": (ddp_optimizer, [c_float, c_float, c_float, c_float, c_float]),
     "ddp_muon": (ddp_optimizer, [c_float, c_float, c_float, c_float]),
     "ddp_own_update": (ddp_optimizer, []),
+    "ddp_own_update_first": (ddp_optimizer, []),
     "ddp_lr_at": (c_double, [POINTER(ddp_lr_schedule), c_long]),
     "ddp_schedule_named": (c_int, [c_char_p, POINTER(c_int)]),
     "ddp_post": (c_int, [c_void_p, POINTER(ddp_message), POINTER(c_long)]),

@@ -233,7 +233,7 @@ DDP_LIB void ddp__units_free(ddp_ctx *d);
  *                  their parts in between
  *   links_second   opens the emulated links of link 1
  *   context_joins  sets the place of a joining worker in the run, and the links of that world
- *   optimizer_set  sets the optimizer; with an update by the program, also average_first
+ *   optimizer_set  sets the optimizer; with an update by the program after the step, also average_first
  *   step_over      ends a step in which all ranks together took `taken` micro-batches
  *   profile_for    extends profiling by `more` steps
  *   call_is        records the program's call, for errors */

@@ -1,6 +1,7 @@
 /* Creates a context from its configuration, and frees it. */
 #include "config/settings.h"
 #include "context/context.h"
+#include "nn/exact.h"
 
 /* Fills the fields that depend on the configuration only. */
 static ddp_status ddp__context_fill(ddp_ctx *d, ddp_error *err)
@@ -101,7 +102,7 @@ void ddp__paper_set(ddp_ctx *d, const unsigned char *paper, size_t bytes)
 void ddp__optimizer_set(ddp_ctx *d, const ddp_optimizer *o)
 {
     d->optimizer = *o;
-    if (!o->update) d->cfg.average.first = 1;
+    if (!o->update && !ddp__updates_first(o)) d->cfg.average.first = 1;
     if (!d->optimizer.name) d->optimizer.name = o->update ? "user" : ddp_own_update().name;
     d->lr = o->lr;
 }

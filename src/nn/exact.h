@@ -123,6 +123,8 @@ typedef struct ddp__adam_step {
 } ddp__adam_step;
 
 DDP_LIB ddp__rule ddp__optimizer_rule(const ddp_optimizer *o);
+/* 1 for ddp_own_update_first. */
+DDP_LIB int ddp__updates_first(const ddp_optimizer *o);
 /* For an optimizer whose rule is DDP__RULE_ADAM. */
 DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp__adam_step *k);
 

@@ -180,6 +180,16 @@ ddp_optimizer ddp_own_update(void)
     return o;
 }
 
+ddp_optimizer ddp_own_update_first(void)
+{
+    ddp_optimizer o = ddp_own_update();
+
+    o.hyper[0] = 1;
+    return o;
+}
+
+int ddp__updates_first(const ddp_optimizer *o) { return !o->update && o->hyper[0] > 0; }
+
 ddp_optimizer ddp_sgd(float lr, float momentum) { return ddp_sgd_decay(lr, momentum, 0); }
 
 ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay)

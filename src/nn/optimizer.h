@@ -27,7 +27,7 @@ typedef struct ddp_optimizer {
     void (*update)(const struct ddp_optimizer *self,
                    const ddp_update *u); /* applies one update, or NULL for ddp_own_update */
     float lr;                            /* default learning rate. ddp_set_lr changes it for each step. */
-    float hyper[6];                      /* parameters of the built-in rules */
+    float hyper[6];                      /* parameters of the built-in rules, and of ddp_own_update_first */
     void *user;                          /* data of a user's rule, borrowed until ddp_close */
     int matrix_state; /* > 0: update each matrix (ddp_layer.matrices) in a separate call, with this many
                          floats of state per parameter, at most state_per_param. 0: no separate calls. */
@@ -75,6 +75,14 @@ DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float 
  * The optimizer state belongs to the program. ddp_add_state includes it in checkpoints and sends it to
  * joining workers. Pure and safe from any thread. */
 DDP_API ddp_optimizer ddp_own_update(void);
+
+/* ddp_own_update_first - returns ddp_own_update for a program that updates a layer before its last
+ * ddp_backward_end of the step.
+ *
+ * Averages then contain the update of the step, as in the papers and with the rules of the library.
+ * Strategies that average gradients, clip_norm and average_first return DDP_UNSUPPORTED. Pure and safe from
+ * any thread. */
+DDP_API ddp_optimizer ddp_own_update_first(void);
 
 /* ---- learning rate ---- */
 

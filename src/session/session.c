@@ -9,6 +9,7 @@
 #include "measure/account.h"
 #include "measure/measure.h"
 #include "measure/timing.h"
+#include "nn/exact.h"
 #include "session/admission.h"
 #include "session/launch.h"
 #include "session/part.h"
@@ -213,6 +214,13 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
         return ddp__ctx_failf(d, DDP_ARG,
                               "average_state with your own update: the optimizer's state is yours: leave "
                               "average_state 0");
+    if (ddp__updates_first(o) && (ddp__ops(d)->averages == DDP_AVERAGES_GRADIENTS ||
+                                  ddp__cfg(d)->clip_norm > 0 || ddp__cfg(d)->average.first))
+        return ddp__ctx_failf(
+            d, DDP_UNSUPPORTED,
+            "ddp_own_update_first with strategy %s, clip_norm %g and average_first %d: it needs "
+            "a strategy that averages parameters, without these settings; use ddp_own_update",
+            ddp__ops(d)->name, (double)ddp__cfg(d)->clip_norm, ddp__cfg(d)->average.first);
     if (ddp__started(d))
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s is too late, training has begun",
                               o->name ? o->name : "the optimizer");

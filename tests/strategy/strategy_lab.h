@@ -29,7 +29,9 @@ struct lab {
     int (*leaves)(const struct lab *x, int rank, int step);
     void (*before_step)(const struct lab *x, int rank, int step); /* may be NULL */
     const ddp_optimizer *optimizer; /* replaces the rule's optimizer. May be NULL. */
-    int own; /* hand models: 1 = the program updates, by the rule; 2 = the same with a zeroed optimizer */
+    /* hand models: 1 = the program updates, by the rule; 2 = the same with a zeroed optimizer; 3 = it updates
+     * a layer before its ddp_backward_end */
+    int own;
     /* results, shared with worker processes */
     float (*params)[LAB_VALUES]; /* [rank] after the run */
     size_t *values;              /* of one rank */
@@ -130,7 +132,7 @@ static void lab_gradient(const float *w, float *g, size_t n, int rank, int layer
     }
 }
 
-/* The update of a program with its own optimizer, after ddp_step_end. */
+/* The update of a program with its own optimizer. */
 static void lab_own_update(const lab *x, const ddp_optimizer *o, int layer, float *w, float *g, float *s,
                            size_t n, int step)
 {
@@ -174,7 +176,7 @@ static int lab_hand(ddp_ctx *d, lab *x)
         if (ddp_add_layer(d, &layer)) return (int)ddp_last_error(d)->code;
     }
     if (x->optimizer) o = *x->optimizer;
-    own = ddp_own_update();
+    own = x->own == 3 ? ddp_own_update_first() : ddp_own_update();
     if (x->own == 2) memset(&own, 0, sizeof own);
     bad = ddp_set_optimizer(d, x->own ? &own : &o);
     if (!bad && x->plan) bad = ddp_plan_adopt(d, x->plan);
@@ -189,12 +191,14 @@ static int lab_hand(ddp_ctx *d, lab *x)
             for (l = L - 1; !bad && l >= 0; l--) {
                 if (x->forward_hooks) bad = ddp_backward_begin(d, l);
                 lab_gradient(w[l], g[l], count[l], x->same_data ? 0 : ddp_rank(d), l, step * 10 + m);
+                if (x->own == 3) lab_own_update(x, &o, l, w[l], g[l], s[l], count[l], step);
                 if (!bad) bad = ddp_backward_end(d, l);
             }
             if (!bad && m == (x->cfg.micro_batches ? x->cfg.micro_batches : 1) - 1)
                 bad = lab_report(d, x, step) || ddp_step_end(d);
         }
-        for (l = 0; x->own && !bad && l < L; l++) lab_own_update(x, &o, l, w[l], g[l], s[l], count[l], step);
+        for (l = 0; x->own && x->own != 3 && !bad && l < L; l++)
+            lab_own_update(x, &o, l, w[l], g[l], s[l], count[l], step);
     }
     if (!bad && !lab_serves(d)) bad = ddp_wait(d);
     if (!bad && !x->no_sync_all && !lab_serves(d)) bad = ddp_sync_all(d);

@@ -1,5 +1,6 @@
 /* A program's own update is bit-identical to the library's. Gradient strategies use its usual form, the
- * others its pre-update form (average_first), which a replay without the library confirms. */
+ * others its pre-update form (average_first), which a replay without the library confirms. With
+ * ddp_own_update_first they use its usual form too. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -26,7 +27,7 @@ static int averages_gradients(ddp_strategy s)
     return s <= DDP_WFBP || (s >= DDP_MGWFBP && s <= DDP_USBYTE);
 }
 
-/* Trains once with `own` (1 or 2) and once with the library's rule, and compares. */
+/* Trains once with `own` (1, 2 or 3) and once with the library's rule, and compares. */
 static void as_the_library(const lab *like, int own, const char *what)
 {
     lab a, b;
@@ -35,7 +36,7 @@ static void as_the_library(const lab *like, int own, const char *what)
     lab_new(&b, like->cfg.world, like->cfg.strategy, 3);
     a.cfg = like->cfg;
     b.cfg = like->cfg;
-    a.cfg.average.first = !averages_gradients(like->cfg.strategy);
+    a.cfg.average.first = own != 3 && !averages_gradients(like->cfg.strategy);
     a.model = b.model = like->model;
     a.rule = b.rule = like->rule;
     a.rates = b.rates = like->rates;
@@ -151,6 +152,43 @@ static void average_first_averages_before_the_update(void **state)
         }
 }
 
+static void update_first_is_bit_identical_to_the_library(void **state)
+{
+    (void)state;
+    for (int s = 0; s < WITH; s++)
+        for (int hooks = 0; hooks < 2 && !averages_gradients(with[s]); hooks++)
+            for (int period = 1; period <= 3; period += 2) {
+                lab x = like_this(3, with[s], LAB_ODD, hooks ? LAB_ADAMW : LAB_MOMENTUM);
+                x.forward_hooks = hooks;
+                x.cfg.period = period;
+                as_the_library(&x, 3, "updated first");
+            }
+    for (int overlap = DDP_OVERLAP_STREAM; overlap <= DDP_OVERLAP_EAGER; overlap++) {
+        lab x = like_this(3, DDP_DILOCO, LAB_ODD, LAB_ADAMW);
+        x.forward_hooks = 1;
+        x.cfg.outer.overlap = (ddp_overlap)overlap;
+        as_the_library(&x, 3, "updated first, late");
+    }
+}
+
+static void update_first_is_an_error_where_updates_follow_averages(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        ddp_error err;
+        lab x;
+
+        lab_new(&x, 2, k ? DDP_DILOCO : DDP_WFBP, 3);
+        x.cfg.clip_norm = k == 1;
+        x.cfg.average.first = k == 2;
+        x.model = LAB_ODD;
+        x.own = 3;
+        assert_int_equal(ddp_launch(&x.cfg, lab_worker, &x, &err), DDP_UNSUPPORTED);
+        if (!strstr(err.msg, "use ddp_own_update")) fail_msg("%s", err.msg);
+        lab_free(&x);
+    }
+}
+
 static void refused(ddp_strategy s, int average_state, const char *says)
 {
     ddp_error err;
@@ -184,6 +222,8 @@ int main(void)
         cmocka_unit_test(clipping_micro_batches_and_tcp_are_bit_identical),
         cmocka_unit_test(delayed_and_rounded_averages_are_bit_identical),
         cmocka_unit_test(average_first_averages_before_the_update),
+        cmocka_unit_test(update_first_is_bit_identical_to_the_library),
+        cmocka_unit_test(update_first_is_an_error_where_updates_follow_averages),
         cmocka_unit_test(unsupported_strategies_are_an_error),
     };
 
