@@ -187,7 +187,7 @@ def set_optimizer(rule="own", **hyper):
     """Starts the training of the registered layers. Collective.
 
     rule: "sgd", "nesterov", "adam" or "adamw": the library updates the parameters. "own": the program updates them
-    after step_end. hyper: lr, momentum, beta1, ... of the rule."""
+    after step_end. "own_first": it updates a layer before its backward_end. hyper: lr, momentum, beta1, ... of the rule."""
     context().set_optimizer(rule, **hyper)
 
 

@@ -5,7 +5,8 @@ its turn. When a pass ends, layers without a gradient are skipped, and the libra
 complete when loss.backward() returns, so that a program may clip or inspect gradients, in any order of modules.
 
 Strategies that average parameters do not read gradients, and send only some layers during a backward pass: those that are
-due. The others are passed together when the pass ends (_hooks).
+due. The others are passed together when the pass ends (_hooks). A strategy that sends nothing during a backward pass averages
+after the update, as in the papers: the library's step then ends after the optimizer's step (holds).
 """
 import ctypes
 import sys
@@ -33,7 +34,7 @@ def _is_nested():
 class Backward:
     """The state of one step.
 
-    done: the library's step is over. stepped: optimizers that have used its gradients. A later gradient begins the
+    done: the library's step is over, or held until the optimizer's step ends. stepped: optimizers that have used its gradients. A later gradient begins the
     next step. touched: some gradients were not passed to the library, because of no_sync.
     """
 
@@ -44,7 +45,9 @@ class Backward:
         self.reads, self.averages_gradients = wrapped.reads_gradients, wrapped.averages_gradients
         self.exchanges = self.averages_gradients and self.context.world > 1  # gradients come back from other ranks
         self.thins = not self.reads and self.micro == 1  # some steps need only some hooks
+        self.holds = wrapped.averages_after_update
         self.done, self.stepped, self.touched = False, [], False
+        self.regular = True   # the last pass used the layers that it was expected to use (Hooks.next_step)
         self.number = 0       # number of this backward pass
         self.running = False  # this pass has begun
         self.queued = False   # finish() will run at its end
@@ -158,6 +161,9 @@ class Backward:
             layer.told += 1
             self.call("ddp_backward_end", layer.index)
             return
+        if self.held() and self.queued:
+            return  # the optimizer left out the last step. Its average must not change parameters during this pass
+        self.end_held()
         while self.at < len(self.hooks.due):
             layer = self.hooks.due[self.at]
             complete = layer.expected > 0 and layer.fired >= layer.expected
@@ -222,18 +228,36 @@ class Backward:
             self.close()
 
     def close(self):
-        """Ends the library's step, and skips layers without a gradient."""
+        """Ends the library's step, and skips layers without a gradient. A held step ends after the optimizer's step."""
+        self.end_held()
         self.start()
         if self.exchanges and not self.queued:
             self.check_unchanged()
         while self.at < len(self.hooks.due):
             layer = self.hooks.due[self.at]
             self.give(layer, self.has_gradient(layer))
-        regular = (self.hooks.complete or self.give_late()) and self.queued
-        self.call("ddp_step_end")
+        self.regular = (self.hooks.complete or self.give_late()) and self.queued
+        if self.holds:
+            self.context.held = self
+        else:
+            self.end()
         self.done, self.running, self.touched, self.queued = True, False, False, False
-        self.skips_early = not self.averages_gradients and not self.context.deterministic
         self.stepped.clear()
+
+    def held(self):
+        return self.context.held is self
+
+    def end_held(self):
+        """Ends a held step."""
+        if self.held():
+            self.context.held = None
+            for layer in self.layers.copied:
+                self.copy_in(layer)  # the values after the update
+            self.end()
+
+    def end(self):
+        self.call("ddp_step_end")
+        self.skips_early = not self.averages_gradients and not self.context.deterministic
         if self.exchanges:
             self.put_back()
         else:
@@ -241,7 +265,7 @@ class Backward:
                 self.layers.push()
             self.finish_local()
         if self.thins:
-            self.hook_next(regular)
+            self.hook_next(self.regular)
 
     def check_unchanged(self):
         """Raises an error if the program changed gradients that were not averaged when its backward pass ended."""

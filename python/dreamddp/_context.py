@@ -18,6 +18,7 @@ RULES = {  # arguments of the C function, with their defaults
     "adam": ("ddp_adam", {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}),
     "adamw": ("ddp_adamw", {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}),
     "own": ("ddp_own_update", {}),
+    "own_first": ("ddp_own_update_first", {}),
 }
 
 KEPT = object()  # instead of a gradient in add_layer: the program trains the array, and the library does not read its gradient
@@ -98,6 +99,7 @@ class Context(Collectives, Beside):
         self.on_close = []
         self.models = []  # models passed to wrap
         self.besides = 0  # number of further contexts that this one opened
+        self.held = None  # a Backward whose step ends after the optimizer's step, or before the next call of the library
         self.steps_before = 0  # steps of the context that this one replaced
         self.settings = dict(settings, device=device, stream=stream)
         self._raised = None  # exception of a function of add_state in the current call
@@ -116,6 +118,8 @@ class Context(Collectives, Beside):
             used = self.lib.ddp_settings(self.ptr).contents
             self.micro_batches, self.deterministic = used.micro_batches, bool(used.deterministic)
             self.clips = used.clip_norm > 0
+            self.averages_first = used.average.first > 0
+            self.streams = used.outer.overlap == c.DDP_OVERLAP_STREAM
         except BaseException:
             _interrupt.unwatch(self)
             if opened and opened[0]:
@@ -143,6 +147,8 @@ class Context(Collectives, Beside):
         raise raised from error
 
     def _call(self, function, *arguments):
+        if self.held is not None:
+            self.held.end_held()
         ptr = self._alive()
         self.call = object()  # a unique object for each call
         try:
@@ -189,7 +195,7 @@ class Context(Collectives, Beside):
 
     @property
     def step(self):
-        return self.steps_before + self.lib.ddp_step(self._alive())
+        return self.steps_before + self.lib.ddp_step(self._alive()) + (self.held is not None)
 
     def __repr__(self):
         if not self.ptr:
@@ -253,7 +259,7 @@ class Context(Collectives, Beside):
 
     def set_optimizer(self, rule="own", **hyper):
         """Starts the training. rule: "sgd", "nesterov", "adam" or "adamw": the library updates the parameters; "own": the
-        program updates them after step_end. hyper: lr, momentum, ... of the rule. Collective."""
+        program updates them after step_end; "own_first": it updates a layer before its backward_end. hyper: lr, momentum, ... of the rule. Collective."""
         if rule not in RULES:
             raise InvalidArgument("set_optimizer: rule '%s' is unknown: choose %s" % (rule, ", ".join(RULES)))
         maker, values = RULES[rule]

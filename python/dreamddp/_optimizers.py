@@ -1,4 +1,5 @@
-"""The program's optimizers. The first step() of an optimizer ends the library's step, if no backward pass has."""
+"""The program's optimizers. The first step() of an optimizer ends the library's step, if no backward pass has, or if the strategy
+averages after the update."""
 import functools
 import types
 
@@ -60,6 +61,7 @@ class Optimizers:
                     loss = closure()
             self.before(optimizer)
             result = inner(**more)
+            self.wrapped.backward.end_held()
             return result if closure is None else loss
         return step
 

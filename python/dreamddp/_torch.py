@@ -19,6 +19,7 @@ from ._state import ProgramState
 
 UPDATES_ITSELF = ("deft", "bsp", "asp", "ssp", "r2sp", "osp")
 AVERAGES_PARAMETERS = ("localsgd", "enp", "dreamddp", "diloco", "sparseloco")
+AVERAGES_AT_STEP_END = ("localsgd", "diloco", "sparseloco")  # unless they stream
 
 
 def check_other(model, wrapped):
@@ -51,6 +52,10 @@ class Wrapped:
         self.buffers = Buffers(context)
         self.registered = Layers(context, model, trained, self.buffers, self.reads_gradients)
         self.optimizers = _optimizers.Optimizers(self, optimizers)
+        # a strategy that sends nothing during the backward pass can wait for the update. With several optimizers the last update of a
+        # step is not known
+        self.averages_after_update = context.strategy() in AVERAGES_AT_STEP_END and not context.streams and len(optimizers) == 1 and \
+            not self.reads_gradients and context.micro_batches == 1 and not context.averages_first
         self.start()
         self.backward = Backward(self, self.registered)
         self.optimizers.take()
@@ -67,7 +72,7 @@ class Wrapped:
         if self.buffers.others:
             extra["dreamddp.buffers"] = (self.buffers.values, self.buffers.set_values)
         ProgramState(self.context, self.optimizers.list, extra, self.registered.signature())
-        self.context.set_optimizer("own")
+        self.context.set_optimizer("own_first" if self.averages_after_update else "own")
         self.registered.push()
         self.buffers.share()
 

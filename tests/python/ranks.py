@@ -101,11 +101,30 @@ def trained(settings, make=adamw, steps=STEPS, loop=None, kind="plain", prepare=
         return model
 
 
-def alone(make=adamw, steps=STEPS, average=None, loss=loss_of, clip=None):
+def average_parameters(models, outer):
+    """Sets the parameters of all models to their mean, or to the result of the outer optimizer. It keeps the
+    parameters of the last call."""
+    anchors = outer.param_groups[0]["params"] if outer else [None] * len(list(models[0].parameters()))
+    for anchor, same in zip(anchors, zip(*[m.parameters() for m in models])):
+        mean = sum(list(same)[1:], same[0]) / RANKS
+        if outer:
+            anchor.grad = anchor - mean
+        else:
+            for p in same:
+                p.copy_(mean)
+    if outer:
+        outer.step()
+        for m in models:
+            for p, anchor in zip(m.parameters(), anchors):
+                p.copy_(anchor)
+
+
+def alone(make=adamw, steps=STEPS, average=None, loss=loss_of, clip=None, first=False, outer=None):
     """Trains the models of all ranks in this process without the library. average: "gradients", or a number of
-    steps."""
+    steps. first: parameters are averaged before the update of the step. outer: makes an outer optimizer."""
     models = [model_of() for _ in range(RANKS)]
     opts = [make(m) for m in models]
+    outer = outer and outer([p.detach().clone() for p in models[0].parameters()])
     for s in range(steps):
         for r in range(RANKS):
             opts[r].zero_grad()
@@ -117,14 +136,15 @@ def alone(make=adamw, steps=STEPS, average=None, loss=loss_of, clip=None):
                     mean = sum(grads[1:], grads[0]) / RANKS
                     for p in same:
                         p.grad = mean.clone()
-                elif (s + 1) % average == 0:
-                    mean = sum(list(same)[1:], same[0]) / RANKS
-                    for p in same:
-                        p.copy_(mean)
+            if first and (s + 1) % average == 0:
+                average_parameters(models, outer)
         for m, o in zip(models, opts):
             if clip:
                 torch.nn.utils.clip_grad_norm_(m.parameters(), clip)
             o.step()
+        with torch.no_grad():
+            if average != "gradients" and not first and (s + 1) % average == 0:
+                average_parameters(models, outer)
     with torch.no_grad():  # sync_all
         return sum([flat(m) for m in models[1:]], flat(models[0])) / RANKS
 
@@ -142,16 +162,70 @@ def averaged_gradients_match_plain_pytorch():
 
 
 @worker
-def parameters_are_averaged_before_the_update():
+def parameters_are_averaged_after_the_update():
     for period in (1, 3):
-        model = trained({"strategy": "localsgd", "period": period})
-        near(flat(model), alone(average=period), "localsgd with H = %d" % period)
-    a, b = (flat(trained({"strategy": s, "period": 1})) for s in ("dreamddp", "localsgd"))
-    expect(torch.equal(a, b), "dreamddp with H = 1 is not localsgd with H = 1")
-    near(flat(trained({"strategy": "diloco", "period": 3, "outer_lr": 1.0, "outer_momentum": 0})), alone(average=3),
-         "diloco with plain averaging")
+        near(flat(trained({"strategy": "localsgd", "period": period})), alone(average=period), "localsgd with H = %d" % period)
+    for overlap in ("none", "eager"):
+        near(flat(trained({"strategy": "diloco", "overlap": overlap, "period": STEPS, "outer_lr": 1.0, "outer_momentum": 0})),
+             alone(average=STEPS), "diloco, overlap %s, with plain averaging" % overlap)
     for strategy in ("enp", "dreamddp", "diloco", "sparseloco"):
         all_equal(trained({"strategy": strategy, "period": 3}, steps=12), strategy)
+
+
+@worker
+def diloco_is_pytorchs_sgd_with_nesterov_momentum():
+    def outer(anchors):
+        return torch.optim.SGD(anchors, lr=0.7, momentum=0.9, nesterov=True)
+
+    def inner(model):
+        return torch.optim.SGD(model.parameters(), lr=0.02)
+
+    for period in (1, 4):
+        near(flat(trained({"strategy": "diloco", "period": period}, inner, 12)), alone(inner, 12, period, outer=outer),
+             "diloco with H = %d" % period)
+    near(flat(trained({"strategy": "diloco", "period": 6}, steps=12)), alone(average=6, steps=12, outer=outer), "diloco with AdamW", 1e-4)
+
+
+@worker
+def overlapped_averages_and_several_optimizers_average_before_the_update():
+    def two(model):
+        return [torch.optim.AdamW(model[0].parameters(), lr=0.05),
+                torch.optim.AdamW(list(model[2].parameters()) + list(model[4].parameters()), lr=0.05)]
+
+    def loop(model, opts, rank, s):
+        for o in opts:
+            o.zero_grad()
+        loss_of(model, rank, s).backward()
+        for o in opts:
+            o.step()
+
+    near(flat(trained({"strategy": "dreamddp", "period": 1})), alone(average=1, first=True), "dreamddp with H = 1")
+    near(flat(trained({"strategy": "localsgd", "period": 3}, make=two, loop=loop)), alone(average=3, first=True), "two optimizers")
+
+
+@worker
+def a_call_between_backward_and_step_averages_before_the_update():
+    def loop(model, opt, rank, s):
+        opt.zero_grad()
+        loss_of(model, rank, s).backward()
+        expect(dreamddp.step() == s + 1, "%d steps after the backward pass of step %d" % (dreamddp.step(), s))
+        dreamddp.all_mean(torch.ones(1))
+        opt.step()
+        expect(dreamddp.step() == s + 1, "%d steps after step %d" % (dreamddp.step(), s))
+
+    near(flat(trained({"strategy": "localsgd", "period": 3}, loop=loop)), alone(average=3, first=True), "localsgd")
+
+
+@worker
+def rank_that_leaves_out_the_optimizers_step_averages_with_the_others():
+    def loop(model, opt, rank, s):
+        opt.zero_grad()
+        loss_of(model, rank, s).backward()
+        if rank != 1 or s not in (2, 5):
+            opt.step()
+
+    for strategy in ("localsgd", "diloco"):
+        all_equal(trained({"strategy": strategy, "period": 3}, loop=loop, steps=6), strategy)
 
 
 @worker
@@ -253,7 +327,7 @@ def gradients_accumulate():
     near(flat(trained({"strategy": "wfbp"}, loop=all_local)), right, "no_sync around all")
     near(flat(trained({"strategy": "wfbp", "micro_batches": 2}, loop=twice)), right, "micro_batches")
     near(flat(trained({"strategy": "localsgd", "period": 2, "micro_batches": 2}, loop=twice)),
-         alone(average=2, loss=two), "micro_batches of localsgd")
+         alone(average=2, loss=two, first=True), "micro_batches of localsgd")
     os.environ["DREAMDDP_MICRO_BATCHES"] = "2"
     try:
         near(flat(trained({"strategy": "wfbp"}, loop=twice)), right, "DREAMDDP_MICRO_BATCHES")
