@@ -5,7 +5,7 @@
 #include "cuda/attention.cuh"
 
 #define DDP__CHECK_LIMIT  1e-2 /* accepted difference, relative to the largest value of an array */
-#define DDP__CHECK_WAIT_S 10.0 /* accepted time of one problem: another process may use the device, too */
+#define DDP__CHECK_WAIT_S 15.0 /* accepted time of one problem: another process may use the device, too */
 
 enum {
     DDP__CHECK_BYTES = 4 << 20,   /* device memory of a self-check */
@@ -110,6 +110,7 @@ static int ddp__check_wait(ddp__check *c, ddp__finding *f)
     (void)DDP__CUDA(c->probe, e);
     if (ddp__cuda_status(c->probe, f->error.code ? NULL : &f->error) == DDP_OK) return 1;
     c->probe->failed = 0;
+    if (c->probe->late) ddp__atomic_store(c->probe->late, 0);
     return 0;
 }
 
@@ -185,6 +186,7 @@ static const ddp_op *ddp__check_call(ddp__check *c, const char *name, ddp_op_spe
     const ddp_op *op = ddp__cuda_op(p, name);
     ddp_error err = DDP__ZEROS;
 
+    if (c->late) return NULL; /* a copy to the device would wait for the kernel */
     if (!op || op->shape(spec, &err)) {
         ddp__cuda_fail(p, DDP_FAILED, "%s: %s", name, op ? err.msg : "no such operator");
         return NULL;
@@ -250,7 +252,7 @@ static void ddp__check_heads(ddp__check *c, long tokens, long heads, long d, ddp
     right = call;
     c->probe->map = NULL;
     if (!op || !ddp__check_run(c, mma, op, &right, DDP__PLAIN_ATTENTION)) {
-        if (wgmma) wgmma->error = mma->error;
+        if (wgmma && !c->late && !wgmma->error.code) wgmma->error = mma->error;
         return;
     }
     for (ddp__finding *f : {mma, wgmma}) {

@@ -92,7 +92,7 @@ static DDP__UNUSED ddp_status ddp__cuda_status(ddp__cuda *dev, ddp_error *err)
     if (!ddp__atomic_load(&dev->failed) && dev->late && ddp__atomic_load(dev->late))
         ddp__cuda_fail(dev, DDP_FAILED,
                        "GPU %d: the copy engine did not load a tile for attention in time, and results are "
-                       "incomplete; compile with -arch=sm_90, whose attention does not use it",
+                       "incomplete; set DREAMDDP_CUDA_HOPPER=0, which selects attention without it",
                        dev->device);
     if (!ddp__atomic_load(&dev->failed)) return DDP_OK;
     pthread_mutex_lock(&dev->lock);

@@ -4,6 +4,9 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
+#ifdef DDP_CUDA_ON_CPU
+#include <mma_on_cpu.h>
+#endif
 #include "cuda/families.h"
 
 #include "cuda/cuda_check.h"
@@ -278,12 +281,30 @@ static void kernel_that_does_not_end_selects_portable_kernels(void **state)
     (void)state;
     cuda_on_cpu::injected().stuck = 1;
     inject("k_flash", fate::STUCK);
-    checked(&o, DDP_CUDA_BF16, 0.05);
+    checked(&o, DDP_CUDA_BF16, 5);
     assert_int_equal(o.status, DDP_OK);
     assert_null(o.dev->map);
     assert_int_equal(o.dev->forms, DDP__PLAIN);
-    says(&o.heard, "no result after 0.05 s");
+    says(&o.heard, "no result after 5 s");
+    assert_int_equal(warnings(&o.heard), 1);
     cuda_on_cpu::injected().stuck = 0;
+    o.b.close(o.self);
+}
+
+/* The error of the probe must not remain in the context. */
+static void lost_tile_selects_portable_kernels(void **state)
+{
+    opened o;
+    ddp_error err;
+
+    (void)state;
+    cuda_on_cpu::requests_until_loss() = 0;
+    checked(&o, DDP_CUDA_BF16, 60);
+    cuda_on_cpu::requests_until_loss() = -1;
+    assert_int_equal(o.status, DDP_OK);
+    assert_null(o.dev->map);
+    says(&o.heard, "the copy engine did not load a tile");
+    assert_int_equal(ddp__cuda_status(o.dev, &err), DDP_OK);
     o.b.close(o.self);
 }
 
@@ -360,6 +381,7 @@ int main(void)
         cmocka_unit_test_teardown(wrong_topk_is_reported, no_faults),
         cmocka_unit_test_teardown(failed_launch_selects_the_portable_kernel, no_faults),
         cmocka_unit_test_teardown(broken_device_returns_an_error_with_a_remedy, no_faults),
+        cmocka_unit_test_teardown(lost_tile_selects_portable_kernels, no_faults),
         cmocka_unit_test_teardown(missing_memory_selects_portable_kernels, no_faults),
         cmocka_unit_test_teardown(variable_overrides_the_self_check, no_faults),
         cmocka_unit_test_teardown(kernel_that_does_not_end_selects_portable_kernels, no_faults),
