@@ -382,11 +382,10 @@ static ddp_status ddp__stager_bad(const ddp__stager *s, ddp_error *err)
     return s->error.code;
 }
 
-ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket,
-                              ddp_error *err)
+/* Waits for a free entry and fills it. The stager's threads do not read it before it is submitted. */
+static ddp_status ddp__stager_reserve(ddp__stager *s, ddp__stager_entry *x, const ddp_message *m,
+                                      ddp__stager_from from, ddp_error *err)
 {
-    const int slot = (int)(s->submitted % s->room); /* only the context's thread submits */
-    ddp__stager_entry *x = &s->entry[slot];
     ddp_status bad;
 
     pthread_mutex_lock(&s->lock);
@@ -397,14 +396,28 @@ ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_
     if (bad == DDP_OK) {
         x->state = DDP__STAGER_QUEUED;
         if (from == DDP__BEHIND_WORK && ddp__coded_goes_there(s->d, m)) x->codes = ddp__stager_place(s, x);
-        if (x->codes) ddp__coded_there(s->d, m, x->codes);
-        if (from == DDP__BEHIND_WORK) s->b->record(s->device, slot);
-        if (from == DDP__BEHIND_AVERAGES) s->b->follow(s->device, slot);
-        *ticket = s->submitted++;
-        pthread_cond_broadcast(&s->changed);
     }
     pthread_mutex_unlock(&s->lock);
     return bad;
+}
+
+/* Queues work on the device without the lock: such a call may block until a flag is raised, which takes the
+ * lock. */
+ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket,
+                              ddp_error *err)
+{
+    const int slot = (int)(s->submitted % s->room); /* only the context's thread submits */
+    ddp__stager_entry *x = &s->entry[slot];
+
+    DDP__TRY(ddp__stager_reserve(s, x, m, from, err));
+    if (x->codes) ddp__coded_there(s->d, m, x->codes);
+    if (from == DDP__BEHIND_WORK) s->b->record(s->device, slot);
+    if (from == DDP__BEHIND_AVERAGES) s->b->follow(s->device, slot);
+    pthread_mutex_lock(&s->lock);
+    *ticket = s->submitted++;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    return DDP_OK;
 }
 
 /* Under the lock. */

@@ -29,6 +29,7 @@ typedef struct fake_device {
     size_t used;      /* in bytes */
     ddp__pool *rooms; /* work memory of its operators */
     long work, updates;
+    long recorded, received; /* messages. received is atomic */
     ddp_error error;
     const float *early_from;
     float early;
@@ -53,6 +54,8 @@ typedef struct fake_wishes {
     size_t limit;    /* memory of a device, in bytes */
     long fail_at;    /* number of the work item that fails, or 0 for none */
     int no_slots;    /* the stager has no memory */
+    int full;        /* 1: record waits until the messages before have been received, for at most 5 s */
+    int stuck;       /* atomic. 1: that time has passed */
     double float_s;  /* duration of a message of the devices' network, in seconds per float */
     fake_net net[8]; /* all networks that were joined since the last test */
     int nets;
@@ -446,9 +449,22 @@ static int fake_slots(void *self, int slots)
     return slots <= FAKE_SLOTS && !fake.no_slots;
 }
 
+/* As a device does whose queue is full. */
+static void fake_wait_for_space(fake_device *f)
+{
+    const double until = ddp_now() + 5;
+    const long before = f->recorded++;
+
+    while (!ddp__atomic_load(&fake.stuck) && ddp__atomic_load(&f->received) < before) {
+        if (ddp_now() > until) ddp__atomic_store(&fake.stuck, 1);
+        ddp__sleep_until(ddp_now() + 1e-4);
+    }
+}
+
 static void fake_record(void *self, int slot)
 {
     (void)slot;
+    if (fake.full) fake_wait_for_space((fake_device *)self);
     fake_work((fake_device *)self);
 }
 
@@ -474,7 +490,10 @@ static void fake_raise(void *self, int slot, unsigned turn)
     fake_device *f = (fake_device *)self;
 
     pthread_mutex_lock(&f->lock);
-    if (f->flag[slot] < turn) f->flag[slot] = turn;
+    if (f->flag[slot] < turn) {
+        f->flag[slot] = turn;
+        ddp__atomic_store(&f->received, f->received + 1);
+    }
     pthread_cond_broadcast(&f->raised);
     pthread_mutex_unlock(&f->lock);
 }

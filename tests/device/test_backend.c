@@ -457,6 +457,18 @@ static void failure_in_a_step_ends_all_ranks(void **state)
     fake.fail_at = 0;
 }
 
+/* The device accepts more work only when it has received the messages before. Its stager must not need a lock
+ * that the call holds. */
+static void full_device_still_receives_messages(void **state)
+{
+    (void)state;
+    fake.full = 1;
+    equal_to_the_cpu(DDP_DREAMDDP, LAB_MLP, LAB_MOMENTUM, 2, 0, 0);
+    equal_to_the_cpu(DDP_WFBP, LAB_MLP, LAB_MOMENTUM, 2, 0, 0);
+    fake.full = 0;
+    assert_int_equal(fake.stuck, 0);
+}
+
 static int leaves_early(ddp_ctx *d, void *user)
 {
     lab x = *(lab *)user;
@@ -820,6 +832,7 @@ int main(void)
         cmocka_unit_test(unsupported_settings_fail_with_an_error),
         cmocka_unit_test(missing_memory_and_kernels_are_named),
         cmocka_unit_test(failure_in_a_step_ends_all_ranks),
+        cmocka_unit_test(full_device_still_receives_messages),
         cmocka_unit_test(lost_peer_is_an_error_without_a_hang),
         cmocka_unit_test(devices_continue_without_a_lost_rank),
         cmocka_unit_test(device_network_is_bit_identical_to_the_cpu),
