@@ -5747,6 +5747,9 @@ struct ddp_backend {
      * device. */
     ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self, ddp_error *err);
     void (*close)(void *self);
+    /* Called after open, if not NULL. log: the logger of the context, for warnings, valid until close.
+     * op_timeout_s: a message that takes longer has failed. */
+    void (*attach)(void *self, const ddp_logger *log, double op_timeout_s);
     ddp_status (*wait)(void *self, ddp_error *err);  /* waits for all queued work */
     ddp_status (*check)(void *self, ddp_error *err); /* reports the first failure, without waiting */
 
@@ -5870,12 +5873,10 @@ struct ddp_backend {
     double (*marked)(void *self, int mark);
     void (*range)(void *self, const char *name);
 
-    /* Directly after open, each once. All may be NULL.
-     *   log      the logger of the context, for warnings, valid until close
+    /* Directly after attach, each once. Both may be NULL.
      *   prepare  compares specialised kernels with portable ones, and chooses which are used. no_env 1:
      *            ignores environment variables
      *   splits   1 if split may be used. NULL means that it may */
-    void (*log)(void *self, const ddp_logger *log);
     ddp_status (*prepare)(void *self, int no_env, ddp_error *err);
     int (*splits)(void *self);
 };
@@ -50617,6 +50618,9 @@ static const char *const ddp__others[][2] = {
      "auto: a GPU uses the specialised kernels that pass a self-check at start; 1: all of them, "
      "without the self-check; 0: no kernel that only Hopper GPUs have, and no self-check "
      "(default: auto)"},
+    {"DREAMDDP_CUDA_WAITS",
+     "1: a GPU's stream waits for messages; 0: the host does; auto: the stream if a test at "
+     "start succeeds (default: auto)"},
     {"DREAMDDP_LOG", "level of the log on stderr, without a logger of the program: off, error, warn, info or "
                      "debug (default: no lines)"},
     {"DREAMDDP_LOCAL_RANK", "rank of this worker among those of its machine (default: the rank)"},
@@ -50852,6 +50856,7 @@ ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_err
 {
     const char *resume = ddp__env_get("DREAMDDP_RESUME");      /* read in connect.c */
     const char *hopper = ddp__env_get("DREAMDDP_CUDA_HOPPER"); /* read in cuda/self_check.cuh */
+    const char *waits = ddp__env_get("DREAMDDP_CUDA_WAITS");   /* read in cuda/self.cuh */
     const int keys = c->security.psk || c->security.ca || c->security.cert || c->security.key;
 
     DDP__EACH_KNOB(r)
@@ -50869,6 +50874,9 @@ ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_err
         return ddp__fail(err, DDP_ARG,
                          "DREAMDDP_CUDA_HOPPER=%.60s is invalid: choose auto, 1 or 0 (default: auto)",
                          hopper);
+    if (waits && strcmp(waits, "0") && strcmp(waits, "1") && strcmp(waits, "auto"))
+        return ddp__fail(err, DDP_ARG,
+                         "DREAMDDP_CUDA_WAITS=%.60s is invalid: choose auto, 1 or 0 (default: auto)", waits);
     return DDP_OK;
 }
 #undef DDP__EACH_KNOB
@@ -56662,7 +56670,7 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 
     if (!b || ddp__is_server(d)) return DDP_OK; /* a server uses host memory */
     DDP__TRY(b->open(b, ddp_local_rank(d), ddp__cfg(d)->device.cuda_stream, &device, err));
-    if (b->log) b->log(device, ddp__log_of(d));
+    if (b->attach) b->attach(device, ddp__log_of(d), ddp__cfg(d)->timeout.op_s);
     ddp__device_set(d, b, device); /* ddp__device_close closes it after a failure of prepare */
     return b->prepare ? b->prepare(device, ddp__cfg(d)->no_env, err) : DDP_OK;
 }

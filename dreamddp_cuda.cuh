@@ -173,7 +173,20 @@ typedef struct ddp__cuda_entry {
     size_t (*scratch)(const ddp_op_spec *spec, int half);
 } ddp__cuda_entry;
 
-enum { DDP__CUDA_OPS = 64 }; /* capacity of the table of a device */
+enum {
+    DDP__CUDA_OPS = 64,       /* capacity of the table of a device */
+    DDP__CUDA_HOLDS = 256,    /* holds that may be open */
+    DDP__CUDA_ITEMS = 512,    /* items that may follow an open hold. A stream accepts about 1,000 */
+    DDP__CUDA_KERNELS = 1024, /* size of the table of launched kernels */
+    DDP__CUDA_SAID = 1024     /* characters of log lines before the logger is known */
+};
+
+/* A wait for a flag that was queued on a stream. It is open until the flag is at least turn. */
+typedef struct ddp__cuda_open_hold {
+    const unsigned *flag;
+    unsigned turn;
+    long items; /* number of items that were queued before it */
+} ddp__cuda_open_hold;
 
 /* Forms of kernels, as bits of ddp__cuda.forms. A PLAIN bit selects the portable form of a specialised kernel
  * (check.cuh). */
@@ -198,7 +211,6 @@ typedef struct ddp__cuda {
     int *late, *late_there;                /* pinned: set to 1 by a kernel to which the copy engine did not
                                             * deliver a tile in time, and its device address */
     unsigned forms;                        /* of kernels */
-    const ddp_logger *log;                 /* NULL until the context passes it */
     cudaStream_t stream;                   /* for computing */
     int own_stream;
     cublasLtHandle_t blas_lt;
@@ -206,6 +218,7 @@ typedef struct ddp__cuda {
     size_t workspace_bytes;
     void *products; /* plans of matrix products (blas.cuh) */
     void (*products_free)(struct ddp__cuda *dev);
+    int rejected;  /* number of fused products that cuBLASLt rejected when they ran */
     void *scratch; /* shared by all operators on stream */
     size_t scratch_bytes;
     cudaDeviceProp props;
@@ -216,7 +229,50 @@ typedef struct ddp__cuda {
     const ddp__cuda_entry *entry[DDP__CUDA_OPS];
     int ops;
     struct ddp__cuda_lists *lists; /* queued calls (ops.cuh). NULL means that calls run at once. */
+    /* What ddp__cuda_before needs. Only the context's thread uses it. */
+    ddp__cuda_open_hold
+        hold[DDP__CUDA_HOLDS]; /* hold_first..hold_next-1 may be open; i is in hold[i % capacity] */
+    long hold_first, hold_next;
+    long items;                            /* queued so far */
+    const void *kernel[DDP__CUDA_KERNELS]; /* a hash table of the kernels launched so far */
+    int kernels;
+    int capturing; /* atomic. 1: the context's thread records a graph */
+    pthread_t captures;
+    int capture_failed;
+    int (*lost)(void *of); /* 1 if a peer is lost and all flags are raised. NULL means that no peer can be. */
+    void *lost_of;
+    const ddp_logger *log; /* NULL until the context passes it. `said` then keeps the lines. */
+    char said[DDP__CUDA_SAID];
 } ddp__cuda;
+
+/* Logs a line as a warning. Only the context's thread. */
+static DDP__UNUSED void ddp__cuda_say(ddp__cuda *dev, const char *fmt, ...)
+{
+    const size_t used = strlen(dev->said);
+    char line[DDP_ERROR_TEXT];
+    va_list args;
+
+    va_start(args, fmt);
+    (void)ddp__format_list(line, sizeof line, fmt, args);
+    va_end(args);
+    if (dev->log)
+        ddp__log(dev->log, DDP_LOG_WARN, "%s", line);
+    else if (used + strlen(line) + 2 <= sizeof dev->said)
+        (void)snprintf(dev->said + used, sizeof dev->said - used, "%s\n", line);
+}
+
+/* Passes the logger of the context, and logs the lines so far. */
+static DDP__UNUSED void ddp__cuda_log(ddp__cuda *dev, const ddp_logger *log)
+{
+    const char *at = dev->said;
+
+    dev->log = log;
+    for (size_t n; *at; at += n + 1) {
+        n = strcspn(at, "\n");
+        ddp__log(log, DDP_LOG_WARN, "%.*s", (int)n, at);
+    }
+    dev->said[0] = 0;
+}
 
 /* Records a failure in the format of ddp__fail. The first one is kept. Any thread. */
 #define ddp__cuda_fail(dev, code, ...)                 \
@@ -226,8 +282,13 @@ typedef struct ddp__cuda {
         ddp__cuda_keep((dev), &ddp__e);                \
     } while (0)
 
+/* A failure while a graph is recorded is a failure of the recording only: its work then runs directly. */
 static DDP__UNUSED void ddp__cuda_keep(ddp__cuda *dev, const ddp_error *e)
 {
+    if (ddp__atomic_load(&dev->capturing) && pthread_equal(dev->captures, pthread_self())) {
+        dev->capture_failed = 1;
+        return;
+    }
     pthread_mutex_lock(&dev->lock);
     if (!dev->failed) {
         dev->error = *e;
@@ -365,6 +426,7 @@ static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
 
 static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
 {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     int n = 0, driver = 0, runtime = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
 
@@ -379,8 +441,9 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
                              driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     }
     if (e != cudaSuccess || n < 1)
-        return ddp__fail(err, DDP_FAILED, "no CUDA device found (%s); train on the CPU",
-                         e == cudaSuccess ? "the device count is 0" : cudaGetErrorString(e));
+        return ddp__fail(err, DDP_FAILED, "no CUDA device found (%s%s); train on the CPU",
+                         e == cudaSuccess ? "the device count is 0" : cudaGetErrorString(e),
+                         visible && !*visible ? "; CUDA_VISIBLE_DEVICES is empty" : "");
     if (device < 0 || device >= n)
         return ddp__fail(err, DDP_ARG, "GPU %d does not exist: this machine has GPUs 0 to %d", device, n - 1);
     return DDP_OK;
@@ -451,6 +514,68 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
     return ddp__cuda_status(dev, err);
 }
 
+/* ---- streams that wait for a flag ----
+ *
+ * Work behind such a wait must not keep the host from the calls that raise the flag. Two things could: a
+ * stream accepts about 1,000 items and then blocks the call that queues another one, and a call that does
+ * something for the first time (loads a kernel or an algorithm, instantiates a graph) may wait for all work
+ * of the device. A driver may hold a lock meanwhile, for which the calls of other threads wait. */
+
+/* Waits on the host until the flag is at least turn. A failure ends the wait: it raises all flags, or no
+ * result matters any longer. */
+static DDP__UNUSED void ddp__cuda_wait_raised(ddp__cuda *dev, const unsigned *flag, unsigned turn)
+{
+    while (ddp__atomic_load(flag) < turn && !ddp__atomic_load(&dev->failed)) {
+        if (dev->lost && dev->lost(dev->lost_of)) return;
+        ddp__sleep_until(ddp_now() + 2e-5);
+    }
+}
+
+/* Call it before queueing an item on dev->stream, from the context's thread. fresh 1: the call may wait for
+ * the device. Waits on the host for open holds if it must. */
+static DDP__UNUSED void ddp__cuda_before(ddp__cuda *dev, int fresh)
+{
+    if (ddp__atomic_load(&dev->capturing)) return;
+    dev->items++;
+    for (; dev->hold_first < dev->hold_next; dev->hold_first++) {
+        const ddp__cuda_open_hold *h = &dev->hold[dev->hold_first % DDP__CUDA_HOLDS];
+        if (ddp__atomic_load(h->flag) >= h->turn) continue;
+        if (!fresh && dev->items - h->items <= DDP__CUDA_ITEMS) return;
+        ddp__cuda_wait_raised(dev, h->flag, h->turn);
+    }
+}
+
+/* Records a wait that was queued on a stream. */
+static DDP__UNUSED void ddp__cuda_held(ddp__cuda *dev, const unsigned *flag, unsigned turn)
+{
+    const ddp__cuda_open_hold h = {flag, turn, dev->items};
+
+    if (dev->hold_next - dev->hold_first == DDP__CUDA_HOLDS) ddp__cuda_before(dev, 1);
+    dev->hold[dev->hold_next++ % DDP__CUDA_HOLDS] = h;
+}
+
+/* 1 if the device has not launched the kernel before. */
+static DDP__UNUSED int ddp__cuda_is_new(ddp__cuda *dev, const void *kernel)
+{
+    size_t at = (size_t)((uint64_t)(uintptr_t)kernel * 0x9e3779b97f4a7c15u >> 32) % DDP__CUDA_KERNELS;
+
+    for (; dev->kernel[at]; at = (at + 1) % DDP__CUDA_KERNELS)
+        if (dev->kernel[at] == kernel) return 0;
+    if (dev->kernels == DDP__CUDA_KERNELS - 1) return 1;
+    dev->kernels++;
+    dev->kernel[at] = kernel;
+    return 1;
+}
+
+/* Call it before each launch. Streams other than dev->stream carry no work behind a hold. */
+static inline void ddp__cuda_launches(ddp__cuda *dev, cudaStream_t stream, const void *kernel)
+{
+    if (stream == dev->stream && !ddp__atomic_load(&dev->capturing))
+        ddp__cuda_before(dev, ddp__cuda_is_new(dev, kernel));
+}
+
+template <typename F> static inline const void *ddp__cuda_address(F *kernel) { return (const void *)kernel; }
+
 /* ---- launches, for nvcc and for the stand-in of tests/cuda_on_cpu ---- */
 
 /* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...)
@@ -482,6 +607,7 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
 #endif
 #define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                     \
     do {                                                                                    \
+        ddp__cuda_launches(dev, (stream), ddp__cuda_address(kernel));                       \
         DDP__START(kernel, blocks, threads, (size_t)(shared_bytes), (stream), __VA_ARGS__); \
         ddp__cuda_launched(dev, #kernel);                                                   \
     } while (0)
@@ -528,6 +654,7 @@ typedef struct ddp__cuda_lists {
     ddp__cuda_due due[DDP__CUDA_DUE]; /* called, not launched yet */
     ddp__cuda_replay replay[DDP__CUDA_REPLAYS];
     int count, replays;
+    int direct; /* 1: a list could not be recorded, so no other list is */
 } ddp__cuda_lists;
 
 /* Drops the graphs. Called when memory that calls may point to, or dev->scratch, is freed. Kernels have no
@@ -569,23 +696,44 @@ static inline ddp__cuda_replay *ddp__cuda_replay_of(ddp__cuda_lists *x, int coun
     return NULL;
 }
 
-/* Returns NULL if memory is short. */
-static inline cudaGraphExec_t ddp__cuda_captured(ddp__cuda *dev, const ddp__cuda_due *list, int count)
+/* Records the work of the list. Returns the first error. *graph is NULL after one. */
+static inline cudaError_t ddp__cuda_record_list(ddp__cuda *dev, const ddp__cuda_due *list, int count,
+                                                cudaGraph_t *graph)
+{
+    cudaError_t e = cudaStreamBeginCapture(dev->stream, cudaStreamCaptureModeThreadLocal);
+
+    *graph = NULL;
+    if (e != cudaSuccess) return e;
+    dev->capture_failed = 0;
+    dev->captures = pthread_self();
+    ddp__atomic_store(&dev->capturing, 1);
+    ddp__cuda_run(list, count);
+    ddp__atomic_store(&dev->capturing, 0);
+    e = cudaStreamEndCapture(dev->stream, graph);
+    if (e != cudaSuccess || !dev->capture_failed) return e;
+    (void)cudaGraphDestroy(*graph);
+    *graph = NULL;
+    return cudaErrorUnknown;
+}
+
+/* Gives p its graph. Without one the list runs directly: if memory is short, until there is more of it; after
+ * another error, all new lists run directly for the rest of the run. */
+static inline void ddp__cuda_capture(ddp__cuda *dev, ddp__cuda_replay *p)
 {
     cudaGraph_t graph = NULL;
-    cudaGraphExec_t out = NULL;
     cudaError_t e;
 
-    if (DDP__CUDA(dev, cudaStreamBeginCapture(dev->stream, cudaStreamCaptureModeThreadLocal))) return NULL;
-    ddp__cuda_run(list, count);
-    if (DDP__CUDA(dev, cudaStreamEndCapture(dev->stream, &graph))) return NULL;
-    e = cudaGraphInstantiateWithFlags(&out, graph, 0);
-    if (e == cudaErrorMemoryAllocation)
-        (void)cudaGetLastError();
-    else
-        (void)DDP__CUDA(dev, e);
-    (void)cudaGraphDestroy(graph);
-    return e == cudaSuccess ? out : NULL;
+    ddp__cuda_before(dev, 1);
+    e = ddp__cuda_record_list(dev, p->due, p->count, &graph);
+    if (e == cudaSuccess) e = cudaGraphInstantiateWithFlags(&p->graph, graph, 0);
+    if (graph) (void)cudaGraphDestroy(graph);
+    if (e == cudaSuccess) return;
+    (void)cudaGetLastError();
+    p->graph = NULL;
+    if (e == cudaErrorMemoryAllocation) return;
+    dev->lists->direct = 1;
+    ddp__cuda_say(dev, "GPU %d: operators run without CUDA graphs, because a graph could not be made: %s",
+                  dev->device, cudaGetErrorString(e));
 }
 
 /* Call it before queueing any other work on dev->stream. */
@@ -598,11 +746,14 @@ static DDP__UNUSED void ddp__cuda_run_due(ddp__cuda *dev)
     if (!count) return;
     x->count = 0;
     p = ddp__cuda_replay_of(x, count);
-    if (p && !p->graph) p->graph = ddp__cuda_captured(dev, x->due, count);
-    if (p && p->graph)
+    if (p && !p->graph && !x->direct) ddp__cuda_capture(dev, p);
+    if (p && p->graph) {
+        dev->items += count; /* a graph may take a place in the stream for each of its nodes */
+        ddp__cuda_before(dev, 0);
         (void)DDP__CUDA(dev, cudaGraphLaunch(p->graph, dev->stream));
-    else
-        ddp__cuda_run(x->due, count);
+        return;
+    }
+    ddp__cuda_run(x->due, count);
 }
 
 /* second may be NULL. No operator that is queued here reads `random`. */
@@ -1039,6 +1190,9 @@ typedef struct ddp__cuda_queue {
 } ddp__cuda_queue;
 
 static DDP__UNUSED ddp__cuda_queue ddp__cuda_queue_on(void *stream) { return {(cudaStream_t)stream, {}}; }
+
+/* No hold precedes these launches. */
+static inline void ddp__cuda_launches(ddp__cuda_queue *, cudaStream_t, const void *) {}
 
 static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
 {
@@ -4324,20 +4478,24 @@ typedef struct ddp__cuda_product {
                          Must be NULL with bias or count > 1. As rarely supported as gelu */
 } ddp__cuda_product;
 
-/* Cache key of a product. The alignment of the pointers is part of the key: fast algorithms need 16 bytes. */
+/* Cache key of a product. The alignment of the pointers is part of the key: fast algorithms need 16 bytes,
+ * and the choice of an algorithm may depend on the alignment of `before`. */
 typedef struct ddp__cuda_product_key {
     ddp__cuda_product_shape shape;
     int epilogue, a_align, b_align, c_align, d_align; /* d: alignment of c, and of bias or sums */
+    int before_align;
 } ddp__cuda_product_key;
+
+enum { DDP__CUDA_ALGORITHMS = 4 }; /* that a product may try */
 
 typedef struct ddp__cuda_product_plan {
     ddp__cuda_product_key key;
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulAlgo_t algo;
-    size_t workspace;
-    float waves; /* of the algorithm, on this device */
-    int none;    /* 1 if the library does not support this product with gelu or sums */
+    cublasLtMatmulHeuristicResult_t algorithm[DDP__CUDA_ALGORITHMS]; /* the fastest one first */
+    int algorithms, at; /* `at` is in use. The library has rejected those before it. */
+    int ran;            /* 1 if it has run, so it is loaded */
+    int none;           /* 1 if the library does not support this product with gelu or sums */
     struct ddp__cuda_product_plan *next;
 } ddp__cuda_product_plan;
 
@@ -4366,6 +4524,7 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     k.b_align = ddp__cuda_alignment(p->b);
     k.c_align = k.d_align = ddp__cuda_alignment(p->c);
     if (vector < k.d_align) k.d_align = vector;
+    k.before_align = ddp__cuda_alignment(p->before);
     return k;
 }
 
@@ -4444,15 +4603,20 @@ static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
     return DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, what, &value, sizeof value));
 }
 
+/* 1 if the product can be computed in another way. */
+static int ddp__cuda_product_is_fused(const ddp__cuda_product_plan *p)
+{
+    return p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->key.epilogue != CUBLASLT_EPILOGUE_BIAS;
+}
+
 static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
     const ddp__cuda_product_key *k = &p->key;
     const ddp__cuda_product_shape *s = &k->shape;
     cublasLtMatmulPreference_t pref = NULL;
-    cublasLtMatmulHeuristicResult_t best = DDP__ZEROS;
     const size_t workspace = dev->workspace_bytes;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    int found = 0, failed;
+    int failed;
 
     failed =
         DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
@@ -4466,20 +4630,17 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->c_align) ||
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->d_align);
     if (!failed)
-        status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c, pref, 1,
-                                                &best, &found);
+        status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c, pref,
+                                                DDP__CUDA_ALGORITHMS, p->algorithm, &p->algorithms);
     if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
-    p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || found < 1);
-    if (p->none && (k->epilogue == CUBLASLT_EPILOGUE_DEFAULT || k->epilogue == CUBLASLT_EPILOGUE_BIAS)) {
+    p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || p->algorithms < 1);
+    if (p->none && !ddp__cuda_product_is_fused(p)) {
         failed = 1;
         ddp__cuda_fail(dev, DDP_UNSUPPORTED,
                        "GPU %d: cuBLASLt has no algorithm for %ld x %ld by %ld x %ld in %s; use sizes that "
                        "are multiples of 8",
                        dev->device, s->m, s->k, s->k, s->n, s->half ? "bfloat16" : "float32");
     }
-    p->algo = best.algo;
-    p->workspace = best.workspaceSize;
-    p->waves = best.wavesCount;
     return failed;
 }
 
@@ -4507,6 +4668,7 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
 {
     const ddp__cuda_product_key key = ddp__cuda_product_key_of(q);
     ddp__cuda_product_plan *p, *other;
+    float waves; /* of an algorithm, on this device */
 
     for (p = (ddp__cuda_product_plan *)dev->products; p; p = p->next)
         if (!memcmp(&p->key, &key, sizeof key)) return p;
@@ -4526,7 +4688,8 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
         ddp__cuda_product plain = *q;
         plain.sums = NULL;
         other = ddp__cuda_product_plan_of(dev, &plain);
-        p->none |= other && p->waves < 0.75f * (other->waves < 1 ? other->waves : 1);
+        waves = other ? other->algorithm->wavesCount : 0;
+        p->none |= p->algorithm->wavesCount < 0.75f * (waves < 1 ? waves : 1);
     }
     p->next = (ddp__cuda_product_plan *)dev->products;
     dev->products = p;
@@ -4540,23 +4703,51 @@ static inline unsigned ddp__cuda_epilogue_bit(const ddp__cuda_product *q)
     return q->gelu > 0 ? DDP__PLAIN_GELU : q->gelu < 0 ? DDP__PLAIN_GELU_GRAD : q->sums ? DDP__PLAIN_SUMS : 0;
 }
 
-/* Queues the product on the device's stream. A failure is recorded in the device, and later calls do not
- * compute. Returns 0 without queueing anything if the library does not support the product with gelu or
- * sums. */
-static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
+/* Queues the product with the algorithm in use. */
+static cublasStatus_t ddp__cuda_product_queue(ddp__cuda *dev, const ddp__cuda_product_plan *p,
+                                              const ddp__cuda_product *q)
 {
     const float one = 1, add = q->add ? 1.0f : 0.0f;
+    const cublasLtMatmulHeuristicResult_t *a = &p->algorithm[p->at];
+
+    ddp__cuda_before(dev, !p->ran);
+    return cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b, &add, q->c, p->c, q->c,
+                          p->c, &a->algo, dev->workspace, a->workspaceSize, dev->stream);
+}
+
+/* Queues the product on the device's stream. A failure is recorded in the device, and later calls do not
+ * compute. Returns 0 without queueing anything if the library does not support the product with gelu or
+ * sums. It may reject an algorithm that it has proposed: a product without gelu and sums then tries the next
+ * one. */
+static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
+{
     ddp__cuda_product_plan *p;
+    cublasStatus_t s;
 
     if (ddp__atomic_load(&dev->failed)) return 1;
     if (dev->forms & ddp__cuda_epilogue_bit(q)) return 0;
     p = ddp__cuda_product_plan_of(dev, q);
     if (p && p->none) return 0;
-    if (p && !ddp__cuda_product_point(dev, p, q))
-        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b, &add,
-                                            q->c, p->c, q->c, p->c, &p->algo, dev->workspace, p->workspace,
-                                            dev->stream));
-    return 1;
+    if (!p || ddp__cuda_product_point(dev, p, q)) return 1;
+    s = ddp__cuda_product_queue(dev, p, q);
+    while (s != CUBLAS_STATUS_SUCCESS && !ddp__cuda_product_is_fused(p) && p->at + 1 < p->algorithms) {
+        (void)cudaGetLastError();
+        p->at++;
+        s = ddp__cuda_product_queue(dev, p, q);
+    }
+    p->ran = s == CUBLAS_STATUS_SUCCESS;
+    if (p->ran) return 1;
+    if (!ddp__cuda_product_is_fused(p)) return ddp__blas_note(dev, s, "cublasLtMatmul");
+    (void)cudaGetLastError();
+    p->none = 1;
+    if (dev->rejected++ == 0)
+        ddp__cuda_say(
+            dev,
+            "GPU %d: cuBLASLt rejected its own algorithm for a product of %ld x %ld by %ld x %ld with "
+            "epilogue %d (%s); such products run unfused",
+            dev->device, q->shape.m, q->shape.k, q->shape.k, q->shape.n, p->key.epilogue,
+            cublasGetStatusString(s));
+    return 0;
 }
 
 /* ==== cuda/linear.cuh ==== [cuda] */
@@ -6359,8 +6550,9 @@ typedef struct ddp__cuda_self {
     cudaEvent_t *ready;    /* [slots] the arrays of this slot are final */
     unsigned *flag;        /* [slots] pinned: the highest turn that may continue */
     unsigned *flag_there;  /* the device address of flag */
-    ddp__cuda_waits waits; /* NULL means that the driver does not have it */
+    ddp__cuda_waits waits; /* NULL means that the host waits */
     int slots;
+    double copy_s; /* seconds after which a copy of a message has failed */
     ddp__cuda_nccl *nccl;
     /* timing */
     cudaEvent_t *mark; /* [marks], then one more: the start */
@@ -6388,6 +6580,7 @@ template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cu
     static R ordered(void *self, A... a)
     {
         ddp__cuda_run_due(ddp__cuda_given{self});
+        ddp__cuda_before(ddp__cuda_given{self}, 0);
         return call(self, a...);
     }
 };
@@ -6478,33 +6671,141 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
 /* ---- messages over the host: copies have their own streams, and the computing stream waits for a number in
  * pinned memory, which the stager raises when it has copied the result back ---- */
 
-/* NULL means that the driver or the device does not support such waits. */
-static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
+enum { DDP__CUDA_GEQ = 0 }; /* compares the signed difference with 0 */
+
+/* Raises the flag of a probe that did not end in time. */
+typedef struct ddp__cuda_rescue {
+    unsigned *flag;
+    int done, late; /* atomic */
+} ddp__cuda_rescue;
+
+static void *ddp__cuda_rescues(void *arg)
 {
-    const ddp__cuda_waits waits = (ddp__cuda_waits)ddp__cuda_driver("cuStreamWaitValue32");
-    return waits && waits(c->dev->stream, (uintptr_t)c->flag_there, 0, 0) == 0 ? waits : NULL;
+    ddp__cuda_rescue *r = (ddp__cuda_rescue *)arg;
+    const double until = ddp_now() + 2;
+
+    while (!ddp__atomic_load(&r->done) && ddp_now() < until) ddp__sleep_until(ddp_now() + 1e-4);
+    if (ddp__atomic_load(&r->done)) return NULL;
+    ddp__atomic_store(&r->late, 1);
+    ddp__atomic_store(r->flag, 1);
+    return NULL;
 }
 
-/* All later work on stream waits until the flag of slot is at least turn. Without driver support the calling
- * thread waits, which overlaps less but gives the same order. */
+/* Queues a wait of `held` with a kernel behind it, and then what the stager queues meanwhile. Returns the
+ * reason why the device cannot do this, or NULL. */
+static const char *ddp__cuda_held_back(ddp__cuda_self *c, cudaStream_t held, const ddp__cuda_rescue *r)
+{
+    ddp__cuda *dev = c->dev;
+
+    if (c->waits(held, (uintptr_t)c->flag_there, 1, DDP__CUDA_GEQ)) return "cuStreamWaitValue32 fails";
+    DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, held, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
+    if (DDP__CUDA(dev,
+                  cudaMemcpyAsync(c->early, c->squares, sizeof *c->early, cudaMemcpyDeviceToHost, c->out)) ||
+        DDP__CUDA(dev, cudaStreamSynchronize(c->out)) ||
+        DDP__CUDA(dev,
+                  cudaMemcpyAsync(c->squares, c->early, sizeof *c->early, cudaMemcpyHostToDevice, c->in)))
+        return NULL; /* the device has failed */
+    DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
+    (void)DDP__CUDA(dev, cudaStreamSynchronize(c->in));
+    if (ddp__atomic_load(&r->late)) return "other work stops while a stream waits";
+    return ddp__cuda_asked(cudaStreamQuery(held)) == cudaErrorNotReady ? NULL : "a stream does not wait";
+}
+
+/* Tests whether copies and a kernel of the stager's streams run while `held` waits. Without this, the stager
+ * could not raise the flag. Returns NULL if they do, or the reason. Another thread ends the wait after
+ * 2 s. */
+static const char *ddp__cuda_probe(ddp__cuda_self *c, cudaStream_t held)
+{
+    ddp__cuda_rescue r = {c->flag, 0, 0};
+    pthread_t thread;
+    const char *why;
+
+    if (pthread_create(&thread, NULL, ddp__cuda_rescues, &r))
+        return "no thread for its test could be started";
+    why = ddp__cuda_held_back(c, held, &r);
+    ddp__atomic_store(&r.done, 1);
+    ddp__atomic_store(c->flag, 1);
+    (void)pthread_join(thread, NULL);
+    (void)DDP__CUDA(c->dev, cudaStreamSynchronize(held));
+    ddp__atomic_store(c->flag, 0);
+    return why;
+}
+
+/* Number of contexts of this process on each device, or on devices whose numbers differ by a multiple of 64.
+ * With two, the call of one may wait for a stream of the other, which waits for a message of the first, so
+ * their streams do not wait. */
+static int ddp__cuda_contexts[64];
+
+static int *ddp__cuda_contexts_on(const ddp__cuda *dev)
+{
+    return &ddp__cuda_contexts[dev->device % (int)(sizeof ddp__cuda_contexts / sizeof *ddp__cuda_contexts)];
+}
+
+static DDP__UNUSED int ddp__cuda_is_alone(const ddp__cuda *dev)
+{
+    return ddp__atomic_load(ddp__cuda_contexts_on(dev)) < 2;
+}
+static const char ddp__cuda_not_alone[] = "another context of this process uses the GPU";
+
+/* The host waits from now on. */
+static void ddp__cuda_waits_not(ddp__cuda_self *c, const char *why)
+{
+    c->waits = NULL;
+    ddp__cuda_say(c->dev,
+                  "GPU %d: the host waits for messages in place of the stream, which overlaps less: %s",
+                  c->dev->device, why);
+}
+
+/* DREAMDDP_CUDA_WAITS: auto tests whether a stream can wait, 1 assumes that it can, 0 makes the host wait.
+ * With auto the host also waits if the program has its own stream, because ddp__cuda_before does not know its
+ * launches. */
+static void ddp__cuda_waits_open(ddp__cuda_self *c)
+{
+    const char *set = ddp__env_get("DREAMDDP_CUDA_WAITS"), *why = NULL;
+
+    c->waits = (ddp__cuda_waits)ddp__cuda_driver("cuStreamWaitValue32");
+    if (set && !strcmp(set, "0"))
+        why = "DREAMDDP_CUDA_WAITS is 0";
+    else if (!c->waits)
+        why = "the driver has no cuStreamWaitValue32";
+    else if (!ddp__cuda_is_alone(c->dev))
+        why = ddp__cuda_not_alone;
+    else if (set && !strcmp(set, "1"))
+        why = NULL;
+    else if (!c->dev->own_stream)
+        why = "the stream is the program's";
+    else
+        why = ddp__cuda_probe(c, c->dev->stream);
+    if (why) ddp__cuda_waits_not(c, why);
+}
+
+/* All later work on stream waits until the flag of slot is at least turn. If streams cannot wait, the calling
+ * thread does, which overlaps less but gives the same order. */
 static DDP__UNUSED void ddp__cuda_hold_on(ddp__cuda_self *c, cudaStream_t stream, int slot, unsigned turn)
 {
-    enum { GEQ = 0 }; /* compares the signed difference with 0 */
+    char why[80];
+    int e;
 
+    if (c->waits && !ddp__cuda_is_alone(c->dev)) ddp__cuda_waits_not(c, ddp__cuda_not_alone);
     if (c->waits) {
-        const int e = c->waits(stream, (uintptr_t)(c->flag_there + slot), turn, GEQ);
-        if (e)
-            ddp__cuda_fail(c->dev, DDP_FAILED, "GPU %d: cuStreamWaitValue32 failed with driver error %d",
-                           c->dev->device, e);
-        return;
+        e = c->waits(stream, (uintptr_t)(c->flag_there + slot), turn, DDP__CUDA_GEQ);
+        if (!e) {
+            ddp__cuda_held(c->dev, &c->flag[slot], turn);
+            return;
+        }
+        (void)snprintf(why, sizeof why, "cuStreamWaitValue32 failed with driver error %d", e);
+        ddp__cuda_waits_not(c, why);
     }
-    while (ddp__atomic_load(&c->flag[slot]) < turn) ddp__sleep_until(ddp_now() + 2e-5);
+    ddp__cuda_wait_raised(c->dev, &c->flag[slot], turn);
 }
 
+/* The stager's streams have a high priority, so that they do not share a hardware queue with the computing
+ * stream. */
 static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
 {
     ddp__cuda *dev = c->dev;
     const size_t n = (size_t)slots;
+    int least = 0, greatest = 0;
 
     c->slots = slots;
     c->ready = ddp__cuda_events(dev, slots, cudaEventDisableTiming | cudaEventBlockingSync);
@@ -6515,13 +6816,14 @@ static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
     }
     memset(c->flag, 0, n * sizeof *c->flag);
     if (DDP__CUDA(dev, cudaHostGetDevicePointer((void **)&c->flag_there, c->flag, 0)) ||
-        DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->out, cudaStreamNonBlocking)) ||
-        DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->in, cudaStreamNonBlocking)))
+        DDP__CUDA(dev, cudaDeviceGetStreamPriorityRange(&least, &greatest)) ||
+        DDP__CUDA(dev, cudaStreamCreateWithPriority(&c->out, cudaStreamNonBlocking, greatest)) ||
+        DDP__CUDA(dev, cudaStreamCreateWithPriority(&c->in, cudaStreamNonBlocking, greatest)))
         return 0;
     /* load this kernel now: a kernel that is loaded at its first launch may wait for a stream that waits for
      * a flag */
     DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
-    c->waits = ddp__cuda_waits_of(c);
+    ddp__cuda_waits_open(c);
     return ddp__cuda_status(dev, NULL) == DDP_OK;
 }
 
@@ -6530,24 +6832,32 @@ static void ddp__cuda_raise_all(ddp__cuda_self *c)
     for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], (unsigned)INT_MAX);
 }
 
-/* Waits for event (NULL for for all queued work). If a peer is lost, the wait must end: it aborts the
- * messages in flight between devices. */
+/* Asks NCCL for a lost peer, while the host waits. If there is one, aborts the messages in flight between
+ * devices, so that the wait ends. Returns the error. */
+static ddp_status ddp__cuda_ask(ddp__cuda_self *c, ddp_error *err)
+{
+    ddp_error why;
+
+    if (!c->nccl || ddp__nccl_poll(c->nccl, &why) == DDP_OK) return DDP_OK;
+    ddp__cuda_raise_all(c);
+    ddp__nccl_give_up(c->nccl, &why);
+    if (err) *err = why;
+    return why.code;
+}
+
+static int ddp__cuda_lost(void *self) { return ddp__cuda_ask((ddp__cuda_self *)self, NULL) != DDP_OK; }
+
+/* Waits for event (NULL for all queued work). If a peer is lost, the wait ends. */
 static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_error *err)
 {
     ddp__cuda *dev = c->dev;
     ddp_status s = DDP_OK;
-    ddp_error why;
 
     while (c->nccl && s == DDP_OK &&
            ddp__cuda_asked(event ? cudaEventQuery(event) : cudaStreamQuery(dev->stream)) ==
                cudaErrorNotReady) {
-        s = ddp__nccl_poll(c->nccl, &why);
+        s = ddp__cuda_ask(c, err);
         if (s == DDP_OK) ddp__sleep_until(ddp_now() + 2e-5);
-    }
-    if (s != DDP_OK) {
-        ddp__cuda_raise_all(c);
-        ddp__nccl_give_up(c->nccl, &why);
-        if (err) *err = why;
     }
     (void)(event ? DDP__CUDA(dev, cudaEventSynchronize(event))
                  : DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
@@ -6559,15 +6869,37 @@ static void ddp__cuda_record(ddp__cuda_self *c, int slot)
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->dev->stream));
 }
 
+/* Waits for the copy of a message. It waits only for the copy engine, unless a stream that waits for a
+ * message keeps it from starting. */
+static void ddp__cuda_copied(ddp__cuda_self *c, cudaStream_t stream)
+{
+    const double until = ddp_now() + c->copy_s;
+    cudaError_t e;
+
+    for (double pause = 2e-5; (e = ddp__cuda_asked(cudaStreamQuery(stream))) == cudaErrorNotReady;
+         pause = pause < 1e-4 ? 1.5 * pause : pause) {
+        if (ddp_now() > until) {
+            ddp__cuda_fail(
+                c->dev, DDP_TIMEOUT,
+                "GPU %d: the copy of a message did not end within %g s: other work of the GPU blocks it; set "
+                "DREAMDDP_CUDA_WAITS=0, or CUDA_DEVICE_MAX_CONNECTIONS=32 if ranks are threads",
+                c->dev->device, c->copy_s);
+            return;
+        }
+        ddp__sleep_until(ddp_now() + pause);
+    }
+    (void)DDP__CUDA(c->dev, e);
+}
+
 static ddp_status ddp__cuda_fetch(ddp__cuda_self *c, int slot, void *to, const void *from, size_t bytes,
                                   ddp_error *err)
 {
     ddp__cuda *dev = c->dev;
 
     if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
-        !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0)) &&
+        !DDP__CUDA(dev, cudaEventSynchronize(c->ready[slot])) &&
         !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
-        (void)DDP__CUDA(dev, cudaStreamSynchronize(c->out));
+        ddp__cuda_copied(c, c->out);
     return ddp__cuda_status(dev, err);
 }
 
@@ -6578,7 +6910,7 @@ static ddp_status ddp__cuda_give(ddp__cuda_self *c, void *to, const void *from, 
     if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
         !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, c->in))) {
         ddp__cuda_refresh(c, to, bytes, c->in);
-        (void)DDP__CUDA(dev, cudaStreamSynchronize(c->in));
+        ddp__cuda_copied(c, c->in);
     }
     return ddp__cuda_status(dev, err);
 }
@@ -7215,6 +7547,7 @@ static void ddp__cuda_backend_close(ddp__cuda_self *c)
     if (!c) return;
     if (c->dev) {
         (void)cudaSetDevice(c->dev->device);
+        (void)__atomic_sub_fetch(ddp__cuda_contexts_on(c->dev), 1, __ATOMIC_ACQ_REL);
         ddp__cuda_raise_all(c);
         (void)cudaStreamSynchronize(c->dev->stream);
         ddp__cuda_replays_drop(c->dev);
@@ -7257,6 +7590,7 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
         DDP_FREE(c);
         return err->code;
     }
+    (void)__atomic_add_fetch(ddp__cuda_contexts_on(dev), 1, __ATOMIC_ACQ_REL);
     ddp__cuda_elementwise_ops(dev);
     ddp__cuda_text_ops(dev);
     ddp__cuda_conv_ops(dev);
@@ -7275,6 +7609,9 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     if (!dev->failed && !c->ring_free)
         ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of the GPU");
     ddp__cuda_load_arithmetic(c);
+    c->copy_s = DBL_MAX;
+    dev->lost = ddp__cuda_lost;
+    dev->lost_of = c;
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
         return err->code;
@@ -7283,7 +7620,11 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     return DDP_OK;
 }
 
-static void ddp__cuda_log(ddp__cuda *dev, const ddp_logger *log) { dev->log = log; }
+static void ddp__cuda_attach(ddp__cuda_self *c, const ddp_logger *log, double op_timeout_s)
+{
+    c->copy_s = op_timeout_s < 60 ? op_timeout_s : 60;
+    ddp__cuda_log(c->dev, log);
+}
 
 static ddp_status ddp__cuda_wait(ddp__cuda_self *c, ddp_error *err) { return ddp__cuda_await(c, NULL, err); }
 
@@ -7296,6 +7637,7 @@ static void *ddp__cuda_alloc(ddp__cuda *dev, size_t bytes)
     void *p = NULL;
     cudaError_t e = cudaSetDevice(dev->device);
 
+    ddp__cuda_before(dev, 1);
     if (e == cudaSuccess) e = cudaMalloc(&p, bytes);
     if (e != cudaSuccess) {
         (void)cudaGetLastError();
@@ -7309,6 +7651,7 @@ static void *ddp__cuda_alloc(ddp__cuda *dev, size_t bytes)
 static void ddp__cuda_release(ddp__cuda *dev, void *at, size_t)
 {
     (void)cudaSetDevice(dev->device);
+    ddp__cuda_before(dev, 1);
     (void)cudaFree(at); /* waits for the device */
     ddp__cuda_replays_drop(dev);
 }
@@ -7523,14 +7866,16 @@ static void *ddp__cuda_compute(ddp__cuda *dev) { return dev; }
 
 static ddp_status ddp__cuda_join(ddp__cuda_self *c, const ddp_backend_peers *p, ddp_error *err)
 {
-    if (!c->waits)
-        return ddp__fail(
-            err, DDP_UNSUPPORTED,
-            "GPU %d: the driver has no stream memory operations (cuStreamWaitValue32), which are needed to "
-            "use NCCL together with messages over the host; set nccl to 0, or install a newer driver",
-            c->dev->device);
+    const char *why;
+
     c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
-    return c->nccl ? DDP_OK : err->code;
+    if (!c->nccl) return err->code;
+    why = c->waits ? ddp__cuda_probe(c, c->nccl->stream) : NULL;
+    if (why) ddp__cuda_waits_not(c, why);
+    if (ddp__cuda_status(c->dev, err) == DDP_OK) return DDP_OK;
+    ddp__nccl_leave(c->nccl, 1);
+    c->nccl = NULL;
+    return err->code;
 }
 
 /* Refreshes the bfloat16 copies of arrays that are final. */
@@ -7590,6 +7935,7 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.channels_last = 1;
     b.open = ddp__cuda_backend_open;
     b.close = DDP__GIVEN(ddp__cuda_backend_close);
+    b.attach = DDP__GIVEN(ddp__cuda_attach);
     DDP__OF(wait);
     b.check = DDP__GIVEN(ddp__cuda_status);
     DDP__OF(alloc);
@@ -7640,7 +7986,6 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     DDP__OF(mark);
     DDP__OF(marked);
     DDP__OF(range);
-    DDP__OF(log);
     DDP__OF(prepare);
     DDP__OF(splits);
     return b;

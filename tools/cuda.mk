@@ -17,7 +17,7 @@ build/headers/dreamddp_cuda.cuh: src/dreamddp_cuda.cuh
 	cp $< $@
 # The companion is compiled once and linked to these tests. The other tests have separate kernels, or call
 # templates that are private to one file of src/cuda. They compile the files that they include.
-CUDA_LINKED  := $(addprefix cuda/test_cuda_,backend check conv elementwise images pipe sends text text_edges)
+CUDA_LINKED  := $(addprefix cuda/test_cuda_,backend check conv elementwise images pipe sends text text_edges waits)
 CUDA_HEADERS := build/headers/dreamddp.h build/headers/dreamddp_cuda.cuh
 CUDA_STANDIN := $(wildcard tests/cuda_on_cpu/*.h tests/cuda_on_cpu/*/*.h)
 CUDA_APART    = $(if $(filter $*,$(CUDA_LINKED)),-DDDP__CUDA_IMPLEMENTED)

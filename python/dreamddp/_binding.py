@@ -1133,7 +1133,9 @@ ddp_backend_peers._fields_ = [
 ddp_backend._fields_ = [
     ("name", c_char_p), ("device", c_int), ("numbers", c_int), ("channels_last", c_int),
     ("open", CFUNCTYPE(c_int, POINTER(ddp_backend), c_int, c_void_p, POINTER(c_void_p), POINTER(ddp_error))),
-    ("close", CFUNCTYPE(None, c_void_p)), ("wait", CFUNCTYPE(c_int, c_void_p, POINTER(ddp_error))),
+    ("close", CFUNCTYPE(None, c_void_p)),
+    ("attach", CFUNCTYPE(None, c_void_p, POINTER(ddp_logger), c_double)),
+    ("wait", CFUNCTYPE(c_int, c_void_p, POINTER(ddp_error))),
     ("check", CFUNCTYPE(c_int, c_void_p, POINTER(ddp_error))),
     ("alloc", CFUNCTYPE(c_void_p, c_void_p, c_size_t)),
     ("release", CFUNCTYPE(None, c_void_p, c_void_p, c_size_t)),
@@ -1180,7 +1182,6 @@ ddp_backend._fields_ = [
     ("leave", CFUNCTYPE(None, c_void_p, c_int)), ("marks", CFUNCTYPE(c_int, c_void_p, c_int)),
     ("mark", CFUNCTYPE(None, c_void_p, c_int)), ("marked", CFUNCTYPE(c_double, c_void_p, c_int)),
     ("range", CFUNCTYPE(None, c_void_p, c_char_p)),
-    ("log", CFUNCTYPE(None, c_void_p, POINTER(ddp_logger))),
     ("prepare", CFUNCTYPE(c_int, c_void_p, c_int, POINTER(ddp_error))),
     ("splits", CFUNCTYPE(c_int, c_void_p))]
 

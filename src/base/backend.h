@@ -41,6 +41,9 @@ struct ddp_backend {
      * device. */
     ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self, ddp_error *err);
     void (*close)(void *self);
+    /* Called after open, if not NULL. log: the logger of the context, for warnings, valid until close.
+     * op_timeout_s: a message that takes longer has failed. */
+    void (*attach)(void *self, const ddp_logger *log, double op_timeout_s);
     ddp_status (*wait)(void *self, ddp_error *err);  /* waits for all queued work */
     ddp_status (*check)(void *self, ddp_error *err); /* reports the first failure, without waiting */
 
@@ -164,12 +167,10 @@ struct ddp_backend {
     double (*marked)(void *self, int mark);
     void (*range)(void *self, const char *name);
 
-    /* Directly after open, each once. All may be NULL.
-     *   log      the logger of the context, for warnings, valid until close
+    /* Directly after attach, each once. Both may be NULL.
      *   prepare  compares specialised kernels with portable ones, and chooses which are used. no_env 1:
      *            ignores environment variables
      *   splits   1 if split may be used. NULL means that it may */
-    void (*log)(void *self, const ddp_logger *log);
     ddp_status (*prepare)(void *self, int no_env, ddp_error *err);
     int (*splits)(void *self);
 };

@@ -230,6 +230,9 @@ static const char *const ddp__others[][2] = {
      "auto: a GPU uses the specialised kernels that pass a self-check at start; 1: all of them, "
      "without the self-check; 0: no kernel that only Hopper GPUs have, and no self-check "
      "(default: auto)"},
+    {"DREAMDDP_CUDA_WAITS",
+     "1: a GPU's stream waits for messages; 0: the host does; auto: the stream if a test at "
+     "start succeeds (default: auto)"},
     {"DREAMDDP_LOG", "level of the log on stderr, without a logger of the program: off, error, warn, info or "
                      "debug (default: no lines)"},
     {"DREAMDDP_LOCAL_RANK", "rank of this worker among those of its machine (default: the rank)"},
@@ -465,6 +468,7 @@ ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_err
 {
     const char *resume = ddp__env_get("DREAMDDP_RESUME");      /* read in connect.c */
     const char *hopper = ddp__env_get("DREAMDDP_CUDA_HOPPER"); /* read in cuda/self_check.cuh */
+    const char *waits = ddp__env_get("DREAMDDP_CUDA_WAITS");   /* read in cuda/self.cuh */
     const int keys = c->security.psk || c->security.ca || c->security.cert || c->security.key;
 
     DDP__EACH_KNOB(r)
@@ -482,6 +486,9 @@ ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_err
         return ddp__fail(err, DDP_ARG,
                          "DREAMDDP_CUDA_HOPPER=%.60s is invalid: choose auto, 1 or 0 (default: auto)",
                          hopper);
+    if (waits && strcmp(waits, "0") && strcmp(waits, "1") && strcmp(waits, "auto"))
+        return ddp__fail(err, DDP_ARG,
+                         "DREAMDDP_CUDA_WAITS=%.60s is invalid: choose auto, 1 or 0 (default: auto)", waits);
     return DDP_OK;
 }
 #undef DDP__EACH_KNOB

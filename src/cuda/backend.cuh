@@ -12,6 +12,7 @@ static void ddp__cuda_backend_close(ddp__cuda_self *c)
     if (!c) return;
     if (c->dev) {
         (void)cudaSetDevice(c->dev->device);
+        (void)__atomic_sub_fetch(ddp__cuda_contexts_on(c->dev), 1, __ATOMIC_ACQ_REL);
         ddp__cuda_raise_all(c);
         (void)cudaStreamSynchronize(c->dev->stream);
         ddp__cuda_replays_drop(c->dev);
@@ -54,6 +55,7 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
         DDP_FREE(c);
         return err->code;
     }
+    (void)__atomic_add_fetch(ddp__cuda_contexts_on(dev), 1, __ATOMIC_ACQ_REL);
     ddp__cuda_elementwise_ops(dev);
     ddp__cuda_text_ops(dev);
     ddp__cuda_conv_ops(dev);
@@ -72,6 +74,9 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     if (!dev->failed && !c->ring_free)
         ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of the GPU");
     ddp__cuda_load_arithmetic(c);
+    c->copy_s = DBL_MAX;
+    dev->lost = ddp__cuda_lost;
+    dev->lost_of = c;
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
         return err->code;
@@ -80,7 +85,11 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     return DDP_OK;
 }
 
-static void ddp__cuda_log(ddp__cuda *dev, const ddp_logger *log) { dev->log = log; }
+static void ddp__cuda_attach(ddp__cuda_self *c, const ddp_logger *log, double op_timeout_s)
+{
+    c->copy_s = op_timeout_s < 60 ? op_timeout_s : 60;
+    ddp__cuda_log(c->dev, log);
+}
 
 static ddp_status ddp__cuda_wait(ddp__cuda_self *c, ddp_error *err) { return ddp__cuda_await(c, NULL, err); }
 
@@ -93,6 +102,7 @@ static void *ddp__cuda_alloc(ddp__cuda *dev, size_t bytes)
     void *p = NULL;
     cudaError_t e = cudaSetDevice(dev->device);
 
+    ddp__cuda_before(dev, 1);
     if (e == cudaSuccess) e = cudaMalloc(&p, bytes);
     if (e != cudaSuccess) {
         (void)cudaGetLastError();
@@ -106,6 +116,7 @@ static void *ddp__cuda_alloc(ddp__cuda *dev, size_t bytes)
 static void ddp__cuda_release(ddp__cuda *dev, void *at, size_t)
 {
     (void)cudaSetDevice(dev->device);
+    ddp__cuda_before(dev, 1);
     (void)cudaFree(at); /* waits for the device */
     ddp__cuda_replays_drop(dev);
 }
@@ -320,14 +331,16 @@ static void *ddp__cuda_compute(ddp__cuda *dev) { return dev; }
 
 static ddp_status ddp__cuda_join(ddp__cuda_self *c, const ddp_backend_peers *p, ddp_error *err)
 {
-    if (!c->waits)
-        return ddp__fail(
-            err, DDP_UNSUPPORTED,
-            "GPU %d: the driver has no stream memory operations (cuStreamWaitValue32), which are needed to "
-            "use NCCL together with messages over the host; set nccl to 0, or install a newer driver",
-            c->dev->device);
+    const char *why;
+
     c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
-    return c->nccl ? DDP_OK : err->code;
+    if (!c->nccl) return err->code;
+    why = c->waits ? ddp__cuda_probe(c, c->nccl->stream) : NULL;
+    if (why) ddp__cuda_waits_not(c, why);
+    if (ddp__cuda_status(c->dev, err) == DDP_OK) return DDP_OK;
+    ddp__nccl_leave(c->nccl, 1);
+    c->nccl = NULL;
+    return err->code;
 }
 
 /* Refreshes the bfloat16 copies of arrays that are final. */
@@ -387,6 +400,7 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.channels_last = 1;
     b.open = ddp__cuda_backend_open;
     b.close = DDP__GIVEN(ddp__cuda_backend_close);
+    b.attach = DDP__GIVEN(ddp__cuda_attach);
     DDP__OF(wait);
     b.check = DDP__GIVEN(ddp__cuda_status);
     DDP__OF(alloc);
@@ -437,7 +451,6 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     DDP__OF(mark);
     DDP__OF(marked);
     DDP__OF(range);
-    DDP__OF(log);
     DDP__OF(prepare);
     DDP__OF(splits);
     return b;

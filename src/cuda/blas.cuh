@@ -28,20 +28,24 @@ typedef struct ddp__cuda_product {
                          Must be NULL with bias or count > 1. As rarely supported as gelu */
 } ddp__cuda_product;
 
-/* Cache key of a product. The alignment of the pointers is part of the key: fast algorithms need 16 bytes. */
+/* Cache key of a product. The alignment of the pointers is part of the key: fast algorithms need 16 bytes,
+ * and the choice of an algorithm may depend on the alignment of `before`. */
 typedef struct ddp__cuda_product_key {
     ddp__cuda_product_shape shape;
     int epilogue, a_align, b_align, c_align, d_align; /* d: alignment of c, and of bias or sums */
+    int before_align;
 } ddp__cuda_product_key;
+
+enum { DDP__CUDA_ALGORITHMS = 4 }; /* that a product may try */
 
 typedef struct ddp__cuda_product_plan {
     ddp__cuda_product_key key;
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulAlgo_t algo;
-    size_t workspace;
-    float waves; /* of the algorithm, on this device */
-    int none;    /* 1 if the library does not support this product with gelu or sums */
+    cublasLtMatmulHeuristicResult_t algorithm[DDP__CUDA_ALGORITHMS]; /* the fastest one first */
+    int algorithms, at; /* `at` is in use. The library has rejected those before it. */
+    int ran;            /* 1 if it has run, so it is loaded */
+    int none;           /* 1 if the library does not support this product with gelu or sums */
     struct ddp__cuda_product_plan *next;
 } ddp__cuda_product_plan;
 
@@ -70,6 +74,7 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     k.b_align = ddp__cuda_alignment(p->b);
     k.c_align = k.d_align = ddp__cuda_alignment(p->c);
     if (vector < k.d_align) k.d_align = vector;
+    k.before_align = ddp__cuda_alignment(p->before);
     return k;
 }
 
@@ -148,15 +153,20 @@ static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
     return DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, what, &value, sizeof value));
 }
 
+/* 1 if the product can be computed in another way. */
+static int ddp__cuda_product_is_fused(const ddp__cuda_product_plan *p)
+{
+    return p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->key.epilogue != CUBLASLT_EPILOGUE_BIAS;
+}
+
 static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
     const ddp__cuda_product_key *k = &p->key;
     const ddp__cuda_product_shape *s = &k->shape;
     cublasLtMatmulPreference_t pref = NULL;
-    cublasLtMatmulHeuristicResult_t best = DDP__ZEROS;
     const size_t workspace = dev->workspace_bytes;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    int found = 0, failed;
+    int failed;
 
     failed =
         DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
@@ -170,20 +180,17 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->c_align) ||
         ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->d_align);
     if (!failed)
-        status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c, pref, 1,
-                                                &best, &found);
+        status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c, pref,
+                                                DDP__CUDA_ALGORITHMS, p->algorithm, &p->algorithms);
     if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
-    p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || found < 1);
-    if (p->none && (k->epilogue == CUBLASLT_EPILOGUE_DEFAULT || k->epilogue == CUBLASLT_EPILOGUE_BIAS)) {
+    p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || p->algorithms < 1);
+    if (p->none && !ddp__cuda_product_is_fused(p)) {
         failed = 1;
         ddp__cuda_fail(dev, DDP_UNSUPPORTED,
                        "GPU %d: cuBLASLt has no algorithm for %ld x %ld by %ld x %ld in %s; use sizes that "
                        "are multiples of 8",
                        dev->device, s->m, s->k, s->k, s->n, s->half ? "bfloat16" : "float32");
     }
-    p->algo = best.algo;
-    p->workspace = best.workspaceSize;
-    p->waves = best.wavesCount;
     return failed;
 }
 
@@ -211,6 +218,7 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
 {
     const ddp__cuda_product_key key = ddp__cuda_product_key_of(q);
     ddp__cuda_product_plan *p, *other;
+    float waves; /* of an algorithm, on this device */
 
     for (p = (ddp__cuda_product_plan *)dev->products; p; p = p->next)
         if (!memcmp(&p->key, &key, sizeof key)) return p;
@@ -230,7 +238,8 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
         ddp__cuda_product plain = *q;
         plain.sums = NULL;
         other = ddp__cuda_product_plan_of(dev, &plain);
-        p->none |= other && p->waves < 0.75f * (other->waves < 1 ? other->waves : 1);
+        waves = other ? other->algorithm->wavesCount : 0;
+        p->none |= p->algorithm->wavesCount < 0.75f * (waves < 1 ? waves : 1);
     }
     p->next = (ddp__cuda_product_plan *)dev->products;
     dev->products = p;
@@ -244,21 +253,49 @@ static inline unsigned ddp__cuda_epilogue_bit(const ddp__cuda_product *q)
     return q->gelu > 0 ? DDP__PLAIN_GELU : q->gelu < 0 ? DDP__PLAIN_GELU_GRAD : q->sums ? DDP__PLAIN_SUMS : 0;
 }
 
-/* Queues the product on the device's stream. A failure is recorded in the device, and later calls do not
- * compute. Returns 0 without queueing anything if the library does not support the product with gelu or
- * sums. */
-static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
+/* Queues the product with the algorithm in use. */
+static cublasStatus_t ddp__cuda_product_queue(ddp__cuda *dev, const ddp__cuda_product_plan *p,
+                                              const ddp__cuda_product *q)
 {
     const float one = 1, add = q->add ? 1.0f : 0.0f;
+    const cublasLtMatmulHeuristicResult_t *a = &p->algorithm[p->at];
+
+    ddp__cuda_before(dev, !p->ran);
+    return cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b, &add, q->c, p->c, q->c,
+                          p->c, &a->algo, dev->workspace, a->workspaceSize, dev->stream);
+}
+
+/* Queues the product on the device's stream. A failure is recorded in the device, and later calls do not
+ * compute. Returns 0 without queueing anything if the library does not support the product with gelu or
+ * sums. It may reject an algorithm that it has proposed: a product without gelu and sums then tries the next
+ * one. */
+static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
+{
     ddp__cuda_product_plan *p;
+    cublasStatus_t s;
 
     if (ddp__atomic_load(&dev->failed)) return 1;
     if (dev->forms & ddp__cuda_epilogue_bit(q)) return 0;
     p = ddp__cuda_product_plan_of(dev, q);
     if (p && p->none) return 0;
-    if (p && !ddp__cuda_product_point(dev, p, q))
-        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b, &add,
-                                            q->c, p->c, q->c, p->c, &p->algo, dev->workspace, p->workspace,
-                                            dev->stream));
-    return 1;
+    if (!p || ddp__cuda_product_point(dev, p, q)) return 1;
+    s = ddp__cuda_product_queue(dev, p, q);
+    while (s != CUBLAS_STATUS_SUCCESS && !ddp__cuda_product_is_fused(p) && p->at + 1 < p->algorithms) {
+        (void)cudaGetLastError();
+        p->at++;
+        s = ddp__cuda_product_queue(dev, p, q);
+    }
+    p->ran = s == CUBLAS_STATUS_SUCCESS;
+    if (p->ran) return 1;
+    if (!ddp__cuda_product_is_fused(p)) return ddp__blas_note(dev, s, "cublasLtMatmul");
+    (void)cudaGetLastError();
+    p->none = 1;
+    if (dev->rejected++ == 0)
+        ddp__cuda_say(
+            dev,
+            "GPU %d: cuBLASLt rejected its own algorithm for a product of %ld x %ld by %ld x %ld with "
+            "epilogue %d (%s); such products run unfused",
+            dev->device, q->shape.m, q->shape.k, q->shape.k, q->shape.n, p->key.epilogue,
+            cublasGetStatusString(s));
+    return 0;
 }

@@ -27,6 +27,9 @@ typedef struct ddp__cuda_queue {
 
 static DDP__UNUSED ddp__cuda_queue ddp__cuda_queue_on(void *stream) { return {(cudaStream_t)stream, {}}; }
 
+/* No hold precedes these launches. */
+static inline void ddp__cuda_launches(ddp__cuda_queue *, cudaStream_t, const void *) {}
+
 static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();

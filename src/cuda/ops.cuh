@@ -26,6 +26,7 @@ typedef struct ddp__cuda_lists {
     ddp__cuda_due due[DDP__CUDA_DUE]; /* called, not launched yet */
     ddp__cuda_replay replay[DDP__CUDA_REPLAYS];
     int count, replays;
+    int direct; /* 1: a list could not be recorded, so no other list is */
 } ddp__cuda_lists;
 
 /* Drops the graphs. Called when memory that calls may point to, or dev->scratch, is freed. Kernels have no
@@ -67,23 +68,44 @@ static inline ddp__cuda_replay *ddp__cuda_replay_of(ddp__cuda_lists *x, int coun
     return NULL;
 }
 
-/* Returns NULL if memory is short. */
-static inline cudaGraphExec_t ddp__cuda_captured(ddp__cuda *dev, const ddp__cuda_due *list, int count)
+/* Records the work of the list. Returns the first error. *graph is NULL after one. */
+static inline cudaError_t ddp__cuda_record_list(ddp__cuda *dev, const ddp__cuda_due *list, int count,
+                                                cudaGraph_t *graph)
+{
+    cudaError_t e = cudaStreamBeginCapture(dev->stream, cudaStreamCaptureModeThreadLocal);
+
+    *graph = NULL;
+    if (e != cudaSuccess) return e;
+    dev->capture_failed = 0;
+    dev->captures = pthread_self();
+    ddp__atomic_store(&dev->capturing, 1);
+    ddp__cuda_run(list, count);
+    ddp__atomic_store(&dev->capturing, 0);
+    e = cudaStreamEndCapture(dev->stream, graph);
+    if (e != cudaSuccess || !dev->capture_failed) return e;
+    (void)cudaGraphDestroy(*graph);
+    *graph = NULL;
+    return cudaErrorUnknown;
+}
+
+/* Gives p its graph. Without one the list runs directly: if memory is short, until there is more of it; after
+ * another error, all new lists run directly for the rest of the run. */
+static inline void ddp__cuda_capture(ddp__cuda *dev, ddp__cuda_replay *p)
 {
     cudaGraph_t graph = NULL;
-    cudaGraphExec_t out = NULL;
     cudaError_t e;
 
-    if (DDP__CUDA(dev, cudaStreamBeginCapture(dev->stream, cudaStreamCaptureModeThreadLocal))) return NULL;
-    ddp__cuda_run(list, count);
-    if (DDP__CUDA(dev, cudaStreamEndCapture(dev->stream, &graph))) return NULL;
-    e = cudaGraphInstantiateWithFlags(&out, graph, 0);
-    if (e == cudaErrorMemoryAllocation)
-        (void)cudaGetLastError();
-    else
-        (void)DDP__CUDA(dev, e);
-    (void)cudaGraphDestroy(graph);
-    return e == cudaSuccess ? out : NULL;
+    ddp__cuda_before(dev, 1);
+    e = ddp__cuda_record_list(dev, p->due, p->count, &graph);
+    if (e == cudaSuccess) e = cudaGraphInstantiateWithFlags(&p->graph, graph, 0);
+    if (graph) (void)cudaGraphDestroy(graph);
+    if (e == cudaSuccess) return;
+    (void)cudaGetLastError();
+    p->graph = NULL;
+    if (e == cudaErrorMemoryAllocation) return;
+    dev->lists->direct = 1;
+    ddp__cuda_say(dev, "GPU %d: operators run without CUDA graphs, because a graph could not be made: %s",
+                  dev->device, cudaGetErrorString(e));
 }
 
 /* Call it before queueing any other work on dev->stream. */
@@ -96,11 +118,14 @@ static DDP__UNUSED void ddp__cuda_run_due(ddp__cuda *dev)
     if (!count) return;
     x->count = 0;
     p = ddp__cuda_replay_of(x, count);
-    if (p && !p->graph) p->graph = ddp__cuda_captured(dev, x->due, count);
-    if (p && p->graph)
+    if (p && !p->graph && !x->direct) ddp__cuda_capture(dev, p);
+    if (p && p->graph) {
+        dev->items += count; /* a graph may take a place in the stream for each of its nodes */
+        ddp__cuda_before(dev, 0);
         (void)DDP__CUDA(dev, cudaGraphLaunch(p->graph, dev->stream));
-    else
-        ddp__cuda_run(x->due, count);
+        return;
+    }
+    ddp__cuda_run(x->due, count);
 }
 
 /* second may be NULL. No operator that is queued here reads `random`. */

@@ -21,7 +21,20 @@ typedef struct ddp__cuda_entry {
     size_t (*scratch)(const ddp_op_spec *spec, int half);
 } ddp__cuda_entry;
 
-enum { DDP__CUDA_OPS = 64 }; /* capacity of the table of a device */
+enum {
+    DDP__CUDA_OPS = 64,       /* capacity of the table of a device */
+    DDP__CUDA_HOLDS = 256,    /* holds that may be open */
+    DDP__CUDA_ITEMS = 512,    /* items that may follow an open hold. A stream accepts about 1,000 */
+    DDP__CUDA_KERNELS = 1024, /* size of the table of launched kernels */
+    DDP__CUDA_SAID = 1024     /* characters of log lines before the logger is known */
+};
+
+/* A wait for a flag that was queued on a stream. It is open until the flag is at least turn. */
+typedef struct ddp__cuda_open_hold {
+    const unsigned *flag;
+    unsigned turn;
+    long items; /* number of items that were queued before it */
+} ddp__cuda_open_hold;
 
 /* Forms of kernels, as bits of ddp__cuda.forms. A PLAIN bit selects the portable form of a specialised kernel
  * (check.cuh). */
@@ -46,7 +59,6 @@ typedef struct ddp__cuda {
     int *late, *late_there;                /* pinned: set to 1 by a kernel to which the copy engine did not
                                             * deliver a tile in time, and its device address */
     unsigned forms;                        /* of kernels */
-    const ddp_logger *log;                 /* NULL until the context passes it */
     cudaStream_t stream;                   /* for computing */
     int own_stream;
     cublasLtHandle_t blas_lt;
@@ -54,6 +66,7 @@ typedef struct ddp__cuda {
     size_t workspace_bytes;
     void *products; /* plans of matrix products (blas.cuh) */
     void (*products_free)(struct ddp__cuda *dev);
+    int rejected;  /* number of fused products that cuBLASLt rejected when they ran */
     void *scratch; /* shared by all operators on stream */
     size_t scratch_bytes;
     cudaDeviceProp props;
@@ -64,7 +77,50 @@ typedef struct ddp__cuda {
     const ddp__cuda_entry *entry[DDP__CUDA_OPS];
     int ops;
     struct ddp__cuda_lists *lists; /* queued calls (ops.cuh). NULL means that calls run at once. */
+    /* What ddp__cuda_before needs. Only the context's thread uses it. */
+    ddp__cuda_open_hold
+        hold[DDP__CUDA_HOLDS]; /* hold_first..hold_next-1 may be open; i is in hold[i % capacity] */
+    long hold_first, hold_next;
+    long items;                            /* queued so far */
+    const void *kernel[DDP__CUDA_KERNELS]; /* a hash table of the kernels launched so far */
+    int kernels;
+    int capturing; /* atomic. 1: the context's thread records a graph */
+    pthread_t captures;
+    int capture_failed;
+    int (*lost)(void *of); /* 1 if a peer is lost and all flags are raised. NULL means that no peer can be. */
+    void *lost_of;
+    const ddp_logger *log; /* NULL until the context passes it. `said` then keeps the lines. */
+    char said[DDP__CUDA_SAID];
 } ddp__cuda;
+
+/* Logs a line as a warning. Only the context's thread. */
+static DDP__UNUSED void ddp__cuda_say(ddp__cuda *dev, const char *fmt, ...)
+{
+    const size_t used = strlen(dev->said);
+    char line[DDP_ERROR_TEXT];
+    va_list args;
+
+    va_start(args, fmt);
+    (void)ddp__format_list(line, sizeof line, fmt, args);
+    va_end(args);
+    if (dev->log)
+        ddp__log(dev->log, DDP_LOG_WARN, "%s", line);
+    else if (used + strlen(line) + 2 <= sizeof dev->said)
+        (void)snprintf(dev->said + used, sizeof dev->said - used, "%s\n", line);
+}
+
+/* Passes the logger of the context, and logs the lines so far. */
+static DDP__UNUSED void ddp__cuda_log(ddp__cuda *dev, const ddp_logger *log)
+{
+    const char *at = dev->said;
+
+    dev->log = log;
+    for (size_t n; *at; at += n + 1) {
+        n = strcspn(at, "\n");
+        ddp__log(log, DDP_LOG_WARN, "%.*s", (int)n, at);
+    }
+    dev->said[0] = 0;
+}
 
 /* Records a failure in the format of ddp__fail. The first one is kept. Any thread. */
 #define ddp__cuda_fail(dev, code, ...)                 \
@@ -74,8 +130,13 @@ typedef struct ddp__cuda {
         ddp__cuda_keep((dev), &ddp__e);                \
     } while (0)
 
+/* A failure while a graph is recorded is a failure of the recording only: its work then runs directly. */
 static DDP__UNUSED void ddp__cuda_keep(ddp__cuda *dev, const ddp_error *e)
 {
+    if (ddp__atomic_load(&dev->capturing) && pthread_equal(dev->captures, pthread_self())) {
+        dev->capture_failed = 1;
+        return;
+    }
     pthread_mutex_lock(&dev->lock);
     if (!dev->failed) {
         dev->error = *e;
@@ -213,6 +274,7 @@ static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
 
 static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
 {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     int n = 0, driver = 0, runtime = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
 
@@ -227,8 +289,9 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
                              driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     }
     if (e != cudaSuccess || n < 1)
-        return ddp__fail(err, DDP_FAILED, "no CUDA device found (%s); train on the CPU",
-                         e == cudaSuccess ? "the device count is 0" : cudaGetErrorString(e));
+        return ddp__fail(err, DDP_FAILED, "no CUDA device found (%s%s); train on the CPU",
+                         e == cudaSuccess ? "the device count is 0" : cudaGetErrorString(e),
+                         visible && !*visible ? "; CUDA_VISIBLE_DEVICES is empty" : "");
     if (device < 0 || device >= n)
         return ddp__fail(err, DDP_ARG, "GPU %d does not exist: this machine has GPUs 0 to %d", device, n - 1);
     return DDP_OK;
@@ -299,6 +362,68 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
     return ddp__cuda_status(dev, err);
 }
 
+/* ---- streams that wait for a flag ----
+ *
+ * Work behind such a wait must not keep the host from the calls that raise the flag. Two things could: a
+ * stream accepts about 1,000 items and then blocks the call that queues another one, and a call that does
+ * something for the first time (loads a kernel or an algorithm, instantiates a graph) may wait for all work
+ * of the device. A driver may hold a lock meanwhile, for which the calls of other threads wait. */
+
+/* Waits on the host until the flag is at least turn. A failure ends the wait: it raises all flags, or no
+ * result matters any longer. */
+static DDP__UNUSED void ddp__cuda_wait_raised(ddp__cuda *dev, const unsigned *flag, unsigned turn)
+{
+    while (ddp__atomic_load(flag) < turn && !ddp__atomic_load(&dev->failed)) {
+        if (dev->lost && dev->lost(dev->lost_of)) return;
+        ddp__sleep_until(ddp_now() + 2e-5);
+    }
+}
+
+/* Call it before queueing an item on dev->stream, from the context's thread. fresh 1: the call may wait for
+ * the device. Waits on the host for open holds if it must. */
+static DDP__UNUSED void ddp__cuda_before(ddp__cuda *dev, int fresh)
+{
+    if (ddp__atomic_load(&dev->capturing)) return;
+    dev->items++;
+    for (; dev->hold_first < dev->hold_next; dev->hold_first++) {
+        const ddp__cuda_open_hold *h = &dev->hold[dev->hold_first % DDP__CUDA_HOLDS];
+        if (ddp__atomic_load(h->flag) >= h->turn) continue;
+        if (!fresh && dev->items - h->items <= DDP__CUDA_ITEMS) return;
+        ddp__cuda_wait_raised(dev, h->flag, h->turn);
+    }
+}
+
+/* Records a wait that was queued on a stream. */
+static DDP__UNUSED void ddp__cuda_held(ddp__cuda *dev, const unsigned *flag, unsigned turn)
+{
+    const ddp__cuda_open_hold h = {flag, turn, dev->items};
+
+    if (dev->hold_next - dev->hold_first == DDP__CUDA_HOLDS) ddp__cuda_before(dev, 1);
+    dev->hold[dev->hold_next++ % DDP__CUDA_HOLDS] = h;
+}
+
+/* 1 if the device has not launched the kernel before. */
+static DDP__UNUSED int ddp__cuda_is_new(ddp__cuda *dev, const void *kernel)
+{
+    size_t at = (size_t)((uint64_t)(uintptr_t)kernel * 0x9e3779b97f4a7c15u >> 32) % DDP__CUDA_KERNELS;
+
+    for (; dev->kernel[at]; at = (at + 1) % DDP__CUDA_KERNELS)
+        if (dev->kernel[at] == kernel) return 0;
+    if (dev->kernels == DDP__CUDA_KERNELS - 1) return 1;
+    dev->kernels++;
+    dev->kernel[at] = kernel;
+    return 1;
+}
+
+/* Call it before each launch. Streams other than dev->stream carry no work behind a hold. */
+static inline void ddp__cuda_launches(ddp__cuda *dev, cudaStream_t stream, const void *kernel)
+{
+    if (stream == dev->stream && !ddp__atomic_load(&dev->capturing))
+        ddp__cuda_before(dev, ddp__cuda_is_new(dev, kernel));
+}
+
+template <typename F> static inline const void *ddp__cuda_address(F *kernel) { return (const void *)kernel; }
+
 /* ---- launches, for nvcc and for the stand-in of tests/cuda_on_cpu ---- */
 
 /* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...)
@@ -330,6 +455,7 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
 #endif
 #define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                     \
     do {                                                                                    \
+        ddp__cuda_launches(dev, (stream), ddp__cuda_address(kernel));                       \
         DDP__START(kernel, blocks, threads, (size_t)(shared_bytes), (stream), __VA_ARGS__); \
         ddp__cuda_launched(dev, #kernel);                                                   \
     } while (0)

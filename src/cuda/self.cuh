@@ -40,8 +40,9 @@ typedef struct ddp__cuda_self {
     cudaEvent_t *ready;    /* [slots] the arrays of this slot are final */
     unsigned *flag;        /* [slots] pinned: the highest turn that may continue */
     unsigned *flag_there;  /* the device address of flag */
-    ddp__cuda_waits waits; /* NULL means that the driver does not have it */
+    ddp__cuda_waits waits; /* NULL means that the host waits */
     int slots;
+    double copy_s; /* seconds after which a copy of a message has failed */
     ddp__cuda_nccl *nccl;
     /* timing */
     cudaEvent_t *mark; /* [marks], then one more: the start */
@@ -69,6 +70,7 @@ template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cu
     static R ordered(void *self, A... a)
     {
         ddp__cuda_run_due(ddp__cuda_given{self});
+        ddp__cuda_before(ddp__cuda_given{self}, 0);
         return call(self, a...);
     }
 };
@@ -159,33 +161,141 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
 /* ---- messages over the host: copies have their own streams, and the computing stream waits for a number in
  * pinned memory, which the stager raises when it has copied the result back ---- */
 
-/* NULL means that the driver or the device does not support such waits. */
-static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
+enum { DDP__CUDA_GEQ = 0 }; /* compares the signed difference with 0 */
+
+/* Raises the flag of a probe that did not end in time. */
+typedef struct ddp__cuda_rescue {
+    unsigned *flag;
+    int done, late; /* atomic */
+} ddp__cuda_rescue;
+
+static void *ddp__cuda_rescues(void *arg)
 {
-    const ddp__cuda_waits waits = (ddp__cuda_waits)ddp__cuda_driver("cuStreamWaitValue32");
-    return waits && waits(c->dev->stream, (uintptr_t)c->flag_there, 0, 0) == 0 ? waits : NULL;
+    ddp__cuda_rescue *r = (ddp__cuda_rescue *)arg;
+    const double until = ddp_now() + 2;
+
+    while (!ddp__atomic_load(&r->done) && ddp_now() < until) ddp__sleep_until(ddp_now() + 1e-4);
+    if (ddp__atomic_load(&r->done)) return NULL;
+    ddp__atomic_store(&r->late, 1);
+    ddp__atomic_store(r->flag, 1);
+    return NULL;
 }
 
-/* All later work on stream waits until the flag of slot is at least turn. Without driver support the calling
- * thread waits, which overlaps less but gives the same order. */
+/* Queues a wait of `held` with a kernel behind it, and then what the stager queues meanwhile. Returns the
+ * reason why the device cannot do this, or NULL. */
+static const char *ddp__cuda_held_back(ddp__cuda_self *c, cudaStream_t held, const ddp__cuda_rescue *r)
+{
+    ddp__cuda *dev = c->dev;
+
+    if (c->waits(held, (uintptr_t)c->flag_there, 1, DDP__CUDA_GEQ)) return "cuStreamWaitValue32 fails";
+    DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, held, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
+    if (DDP__CUDA(dev,
+                  cudaMemcpyAsync(c->early, c->squares, sizeof *c->early, cudaMemcpyDeviceToHost, c->out)) ||
+        DDP__CUDA(dev, cudaStreamSynchronize(c->out)) ||
+        DDP__CUDA(dev,
+                  cudaMemcpyAsync(c->squares, c->early, sizeof *c->early, cudaMemcpyHostToDevice, c->in)))
+        return NULL; /* the device has failed */
+    DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
+    (void)DDP__CUDA(dev, cudaStreamSynchronize(c->in));
+    if (ddp__atomic_load(&r->late)) return "other work stops while a stream waits";
+    return ddp__cuda_asked(cudaStreamQuery(held)) == cudaErrorNotReady ? NULL : "a stream does not wait";
+}
+
+/* Tests whether copies and a kernel of the stager's streams run while `held` waits. Without this, the stager
+ * could not raise the flag. Returns NULL if they do, or the reason. Another thread ends the wait after
+ * 2 s. */
+static const char *ddp__cuda_probe(ddp__cuda_self *c, cudaStream_t held)
+{
+    ddp__cuda_rescue r = {c->flag, 0, 0};
+    pthread_t thread;
+    const char *why;
+
+    if (pthread_create(&thread, NULL, ddp__cuda_rescues, &r))
+        return "no thread for its test could be started";
+    why = ddp__cuda_held_back(c, held, &r);
+    ddp__atomic_store(&r.done, 1);
+    ddp__atomic_store(c->flag, 1);
+    (void)pthread_join(thread, NULL);
+    (void)DDP__CUDA(c->dev, cudaStreamSynchronize(held));
+    ddp__atomic_store(c->flag, 0);
+    return why;
+}
+
+/* Number of contexts of this process on each device, or on devices whose numbers differ by a multiple of 64.
+ * With two, the call of one may wait for a stream of the other, which waits for a message of the first, so
+ * their streams do not wait. */
+static int ddp__cuda_contexts[64];
+
+static int *ddp__cuda_contexts_on(const ddp__cuda *dev)
+{
+    return &ddp__cuda_contexts[dev->device % (int)(sizeof ddp__cuda_contexts / sizeof *ddp__cuda_contexts)];
+}
+
+static DDP__UNUSED int ddp__cuda_is_alone(const ddp__cuda *dev)
+{
+    return ddp__atomic_load(ddp__cuda_contexts_on(dev)) < 2;
+}
+static const char ddp__cuda_not_alone[] = "another context of this process uses the GPU";
+
+/* The host waits from now on. */
+static void ddp__cuda_waits_not(ddp__cuda_self *c, const char *why)
+{
+    c->waits = NULL;
+    ddp__cuda_say(c->dev,
+                  "GPU %d: the host waits for messages in place of the stream, which overlaps less: %s",
+                  c->dev->device, why);
+}
+
+/* DREAMDDP_CUDA_WAITS: auto tests whether a stream can wait, 1 assumes that it can, 0 makes the host wait.
+ * With auto the host also waits if the program has its own stream, because ddp__cuda_before does not know its
+ * launches. */
+static void ddp__cuda_waits_open(ddp__cuda_self *c)
+{
+    const char *set = ddp__env_get("DREAMDDP_CUDA_WAITS"), *why = NULL;
+
+    c->waits = (ddp__cuda_waits)ddp__cuda_driver("cuStreamWaitValue32");
+    if (set && !strcmp(set, "0"))
+        why = "DREAMDDP_CUDA_WAITS is 0";
+    else if (!c->waits)
+        why = "the driver has no cuStreamWaitValue32";
+    else if (!ddp__cuda_is_alone(c->dev))
+        why = ddp__cuda_not_alone;
+    else if (set && !strcmp(set, "1"))
+        why = NULL;
+    else if (!c->dev->own_stream)
+        why = "the stream is the program's";
+    else
+        why = ddp__cuda_probe(c, c->dev->stream);
+    if (why) ddp__cuda_waits_not(c, why);
+}
+
+/* All later work on stream waits until the flag of slot is at least turn. If streams cannot wait, the calling
+ * thread does, which overlaps less but gives the same order. */
 static DDP__UNUSED void ddp__cuda_hold_on(ddp__cuda_self *c, cudaStream_t stream, int slot, unsigned turn)
 {
-    enum { GEQ = 0 }; /* compares the signed difference with 0 */
+    char why[80];
+    int e;
 
+    if (c->waits && !ddp__cuda_is_alone(c->dev)) ddp__cuda_waits_not(c, ddp__cuda_not_alone);
     if (c->waits) {
-        const int e = c->waits(stream, (uintptr_t)(c->flag_there + slot), turn, GEQ);
-        if (e)
-            ddp__cuda_fail(c->dev, DDP_FAILED, "GPU %d: cuStreamWaitValue32 failed with driver error %d",
-                           c->dev->device, e);
-        return;
+        e = c->waits(stream, (uintptr_t)(c->flag_there + slot), turn, DDP__CUDA_GEQ);
+        if (!e) {
+            ddp__cuda_held(c->dev, &c->flag[slot], turn);
+            return;
+        }
+        (void)snprintf(why, sizeof why, "cuStreamWaitValue32 failed with driver error %d", e);
+        ddp__cuda_waits_not(c, why);
     }
-    while (ddp__atomic_load(&c->flag[slot]) < turn) ddp__sleep_until(ddp_now() + 2e-5);
+    ddp__cuda_wait_raised(c->dev, &c->flag[slot], turn);
 }
 
+/* The stager's streams have a high priority, so that they do not share a hardware queue with the computing
+ * stream. */
 static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
 {
     ddp__cuda *dev = c->dev;
     const size_t n = (size_t)slots;
+    int least = 0, greatest = 0;
 
     c->slots = slots;
     c->ready = ddp__cuda_events(dev, slots, cudaEventDisableTiming | cudaEventBlockingSync);
@@ -196,13 +306,14 @@ static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
     }
     memset(c->flag, 0, n * sizeof *c->flag);
     if (DDP__CUDA(dev, cudaHostGetDevicePointer((void **)&c->flag_there, c->flag, 0)) ||
-        DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->out, cudaStreamNonBlocking)) ||
-        DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->in, cudaStreamNonBlocking)))
+        DDP__CUDA(dev, cudaDeviceGetStreamPriorityRange(&least, &greatest)) ||
+        DDP__CUDA(dev, cudaStreamCreateWithPriority(&c->out, cudaStreamNonBlocking, greatest)) ||
+        DDP__CUDA(dev, cudaStreamCreateWithPriority(&c->in, cudaStreamNonBlocking, greatest)))
         return 0;
     /* load this kernel now: a kernel that is loaded at its first launch may wait for a stream that waits for
      * a flag */
     DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
-    c->waits = ddp__cuda_waits_of(c);
+    ddp__cuda_waits_open(c);
     return ddp__cuda_status(dev, NULL) == DDP_OK;
 }
 
@@ -211,24 +322,32 @@ static void ddp__cuda_raise_all(ddp__cuda_self *c)
     for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], (unsigned)INT_MAX);
 }
 
-/* Waits for event (NULL for for all queued work). If a peer is lost, the wait must end: it aborts the
- * messages in flight between devices. */
+/* Asks NCCL for a lost peer, while the host waits. If there is one, aborts the messages in flight between
+ * devices, so that the wait ends. Returns the error. */
+static ddp_status ddp__cuda_ask(ddp__cuda_self *c, ddp_error *err)
+{
+    ddp_error why;
+
+    if (!c->nccl || ddp__nccl_poll(c->nccl, &why) == DDP_OK) return DDP_OK;
+    ddp__cuda_raise_all(c);
+    ddp__nccl_give_up(c->nccl, &why);
+    if (err) *err = why;
+    return why.code;
+}
+
+static int ddp__cuda_lost(void *self) { return ddp__cuda_ask((ddp__cuda_self *)self, NULL) != DDP_OK; }
+
+/* Waits for event (NULL for all queued work). If a peer is lost, the wait ends. */
 static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_error *err)
 {
     ddp__cuda *dev = c->dev;
     ddp_status s = DDP_OK;
-    ddp_error why;
 
     while (c->nccl && s == DDP_OK &&
            ddp__cuda_asked(event ? cudaEventQuery(event) : cudaStreamQuery(dev->stream)) ==
                cudaErrorNotReady) {
-        s = ddp__nccl_poll(c->nccl, &why);
+        s = ddp__cuda_ask(c, err);
         if (s == DDP_OK) ddp__sleep_until(ddp_now() + 2e-5);
-    }
-    if (s != DDP_OK) {
-        ddp__cuda_raise_all(c);
-        ddp__nccl_give_up(c->nccl, &why);
-        if (err) *err = why;
     }
     (void)(event ? DDP__CUDA(dev, cudaEventSynchronize(event))
                  : DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
@@ -240,15 +359,37 @@ static void ddp__cuda_record(ddp__cuda_self *c, int slot)
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->dev->stream));
 }
 
+/* Waits for the copy of a message. It waits only for the copy engine, unless a stream that waits for a
+ * message keeps it from starting. */
+static void ddp__cuda_copied(ddp__cuda_self *c, cudaStream_t stream)
+{
+    const double until = ddp_now() + c->copy_s;
+    cudaError_t e;
+
+    for (double pause = 2e-5; (e = ddp__cuda_asked(cudaStreamQuery(stream))) == cudaErrorNotReady;
+         pause = pause < 1e-4 ? 1.5 * pause : pause) {
+        if (ddp_now() > until) {
+            ddp__cuda_fail(
+                c->dev, DDP_TIMEOUT,
+                "GPU %d: the copy of a message did not end within %g s: other work of the GPU blocks it; set "
+                "DREAMDDP_CUDA_WAITS=0, or CUDA_DEVICE_MAX_CONNECTIONS=32 if ranks are threads",
+                c->dev->device, c->copy_s);
+            return;
+        }
+        ddp__sleep_until(ddp_now() + pause);
+    }
+    (void)DDP__CUDA(c->dev, e);
+}
+
 static ddp_status ddp__cuda_fetch(ddp__cuda_self *c, int slot, void *to, const void *from, size_t bytes,
                                   ddp_error *err)
 {
     ddp__cuda *dev = c->dev;
 
     if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
-        !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0)) &&
+        !DDP__CUDA(dev, cudaEventSynchronize(c->ready[slot])) &&
         !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
-        (void)DDP__CUDA(dev, cudaStreamSynchronize(c->out));
+        ddp__cuda_copied(c, c->out);
     return ddp__cuda_status(dev, err);
 }
 
@@ -259,7 +400,7 @@ static ddp_status ddp__cuda_give(ddp__cuda_self *c, void *to, const void *from, 
     if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
         !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, c->in))) {
         ddp__cuda_refresh(c, to, bytes, c->in);
-        (void)DDP__CUDA(dev, cudaStreamSynchronize(c->in));
+        ddp__cuda_copied(c, c->in);
     }
     return ddp__cuda_status(dev, err);
 }

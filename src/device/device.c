@@ -283,7 +283,7 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 
     if (!b || ddp__is_server(d)) return DDP_OK; /* a server uses host memory */
     DDP__TRY(b->open(b, ddp_local_rank(d), ddp__cfg(d)->device.cuda_stream, &device, err));
-    if (b->log) b->log(device, ddp__log_of(d));
+    if (b->attach) b->attach(device, ddp__log_of(d), ddp__cfg(d)->timeout.op_s);
     ddp__device_set(d, b, device); /* ddp__device_close closes it after a failure of prepare */
     return b->prepare ? b->prepare(device, ddp__cfg(d)->no_env, err) : DDP_OK;
 }

@@ -88,9 +88,9 @@ static void driver_without_tensor_maps_selects_portable_kernels(void **state)
     ddp__cuda *dev;
 
     (void)state;
-    cuda_on_cpu::the_world().waits = false;
+    cuda_on_cpu::set_maps(false);
     dev = cuda_device(DDP_CUDA_BF16, attention_alone);
-    cuda_on_cpu::the_world().waits = true;
+    cuda_on_cpu::set_maps(true);
     assert_null(dev->map);
     cuda_check_run(dev, &k, 1);
     ddp__cuda_close(dev);

@@ -99,6 +99,11 @@ def refusals():
     r = run(GPT + ["--device", "cuda"], CUDA_ON_CPU_DEVICES="0")
     check("without a GPU: a clear error", r.returncode == 1 and "no CUDA device" in r.stderr and
           len(r.stderr.splitlines()) == 1, (r.returncode, r.stderr))
+    r = run(GPT + ["--device", "cuda"], CUDA_VISIBLE_DEVICES="")
+    check("with an empty CUDA_VISIBLE_DEVICES: an error that says so", r.returncode == 1 and
+          "CUDA_VISIBLE_DEVICES is empty" in r.stderr, (r.returncode, r.stderr))
+    r = run(GPT + ["--device", "cuda"], DREAMDDP_CUDA_WAITS="yes")
+    check("an unknown DREAMDDP_CUDA_WAITS", r.returncode != 0 and "choose auto, 1 or 0" in r.stderr, r.stderr)
     r = run(GPT + ["--device", "gpu"])
     check("an unknown device", r.returncode == 2 and "choose cpu or cuda" in r.stderr, r.stderr)
     r = run(GPT + ["--numbers", "bf16"])

@@ -204,7 +204,9 @@ static void loading_a_kernel_behind_a_wait_is_a_fault(void **state)
     DDP__LAUNCH(later, 1, 1, 0, dev->stream, out); /* already loaded */
     assert_int_equal(ddp__cuda_status(dev, NULL), DDP_OK);
     cuda_on_cpu::unload();
+    cuda_on_cpu::set_depth(1000, 1);
     DDP__LAUNCH(later, 1, 1, 0, dev->stream, out);
+    cuda_on_cpu::set_depth(1000, 300);
     ddp__atomic_store(flag, 1);
     expect_fault(dev, "later is loaded at its first launch, behind work");
     assert_int_equal(cudaFree(out), cudaSuccess);

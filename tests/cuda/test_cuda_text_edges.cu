@@ -335,6 +335,48 @@ static void batched_products_and_epilogues_match_the_cpu(void **state)
     ddp__cuda_close(dev);
 }
 
+#if defined(DDP_CUDA_ON_CPU)
+/* The library proposes an algorithm and rejects it when it runs. A product with an epilogue then counts as
+ * not supported, and one line of the log says so. Another address of `before` has an algorithm of its own. */
+static void library_that_rejects_its_own_algorithm(void **state)
+{
+    enum { M = 3, N = 8, K = 8 };
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, cuda_text_ops);
+    ddp__cuda_product p;
+    ddp_error err;
+    float *x;
+
+    (void)state;
+    assert_int_equal(cudaMalloc(&x, 1024 * sizeof *x), cudaSuccess);
+    assert_int_equal(cudaMemset(x, 0, 1024 * sizeof *x), cudaSuccess);
+    p = ddp__cuda_product_of(M, N, K, x, 0, x + 128, 0, x + 256, 0);
+    p.bias = x + 384;
+    p.gelu = 1;
+    p.before = x + 512;
+    assert_true(ddp__cuda_multiply(dev, &p));
+    p.before = x + 516;
+    assert_true(ddp__cuda_multiply(dev, &p));
+    assert_int_equal(dev->rejected, 0);
+    cublasLtRejected() = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    for (p.shape.m = 1; p.shape.m < M; p.shape.m++)
+        for (int i = 0; i < 2; i++) assert_false(ddp__cuda_multiply(dev, &p));
+    assert_int_equal(dev->rejected, M - 1);
+    assert_non_null(strstr(dev->said, "cuBLASLt rejected its own algorithm for a product of 1 x 8 by 8 x 8"));
+    assert_ptr_equal(strchr(dev->said, '\n'), strrchr(dev->said, '\n'));
+    cuda_ok(dev);
+    cublasLtRejected() = 0;
+    cublasLtRejects() = 99;
+    p.gelu = 0;
+    p.before = NULL;
+    assert_true(ddp__cuda_multiply(dev, &p));
+    assert_int_equal(ddp__cuda_status(dev, &err), DDP_FAILED);
+    assert_non_null(strstr(err.msg, "cublasLtMatmul: not supported"));
+    cublasLtRejects() = 0;
+    (void)cudaFree(x);
+    ddp__cuda_close(dev);
+}
+#endif
+
 /* ---- gradients of a bias ---- */
 
 /* Linear compared with the CPU for two steps: the first step creates the plan of the product. */
@@ -393,6 +435,12 @@ static void product_also_computes_the_bias_gradient(void **state)
     cublasLtIdle() = UINT32_MAX; /* no faster without it */
     every_size(1);
     cublasLtIdle() = 0;
+    cublasLtRejected() = CUBLASLT_EPILOGUE_BGRADB; /* when it runs */
+    every_size(2);
+    cublasLtRejected() = 0;
+    cublasLtRejects() = 1; /* products without an epilogue take the next algorithm */
+    every_size(2);
+    cublasLtRejects() = 0;
 #endif
 }
 
@@ -517,6 +565,9 @@ static void product_applies_the_gelu_gradient(void **state)
         cublasLtUnknown() = CUBLASLT_EPILOGUE_DGELU;
         linear_through_gelu((ddp_cuda_numbers)numbers, 37, 24, 40, 2);
         cublasLtUnknown() = 0;
+        cublasLtRejected() = CUBLASLT_EPILOGUE_DGELU;
+        linear_through_gelu((ddp_cuda_numbers)numbers, 37, 24, 40, 2);
+        cublasLtRejected() = 0;
 #endif
     }
 }
@@ -628,6 +679,9 @@ int main(void)
         cmocka_unit_test(batched_products_and_epilogues_match_the_cpu),
         cmocka_unit_test(product_also_computes_the_bias_gradient),
         cmocka_unit_test(fused_gelu_gradient_matches_the_cpu),
+#if defined(DDP_CUDA_ON_CPU)
+        cmocka_unit_test(library_that_rejects_its_own_algorithm),
+#endif
         cmocka_unit_test(product_applies_the_gelu_gradient),
         cmocka_unit_test(fused_sum_and_norm_are_bit_identical),
     };

@@ -85,7 +85,7 @@ typedef struct cublasLtPreferenceOnCpu *cublasLtMatmulPreference_t;
 
 /* The properties that the heuristic saw. A product that differs in any of them needs a new algorithm. */
 typedef struct {
-    uint64_t data[8];
+    uint64_t data[9];
 } cublasLtMatmulAlgo_t;
 
 typedef struct {
@@ -153,12 +153,32 @@ inline void cublasLtAligned(const char *what, const void *p, uint64_t promised)
         cublasLtRefuse(what, static_cast<long long>(promised));
 }
 
-/* For tests, or 0 for none. Unknown: the epilogue for which the heuristic finds no algorithm. Idle: the
- * epilogue whose algorithms leave most of the device idle (UINT32_MAX: all do). */
+/* The largest power of two, up to 256, that divides the address. */
+inline uint32_t cublasLtAlignment(const void *p)
+{
+    uint32_t n = 256;
+    while (reinterpret_cast<uintptr_t>(p) % n) n /= 2;
+    return n;
+}
+
+/* For tests, or 0 for none. Unknown: the epilogue for which the heuristic finds no algorithm. Rejected: the
+ * epilogue whose algorithms cublasLtMatmul rejects, although the heuristic proposes them. Rejects: the number
+ * of algorithms of any product, from the best one on, that it rejects. Idle: the epilogue whose algorithms
+ * leave most of the device idle (UINT32_MAX: all do). */
 inline uint32_t &cublasLtUnknown()
 {
     static uint32_t epilogue = 0;
     return epilogue;
+}
+inline uint32_t &cublasLtRejected()
+{
+    static uint32_t epilogue = 0;
+    return epilogue;
+}
+inline int &cublasLtRejects()
+{
+    static int algorithms = 0;
+    return algorithms;
 }
 inline uint32_t &cublasLtIdle()
 {
@@ -295,7 +315,7 @@ inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
 /* The properties of a product that its algorithm was made for. */
 inline cublasLtMatmulAlgo_t cublasLtAlgoOnCpu(const cublasLtDescOnCpu *d, const cublasLtLayoutOnCpu *a,
                                               const cublasLtLayoutOnCpu *b, const cublasLtLayoutOnCpu *c,
-                                              const uint32_t *alignment)
+                                              const uint32_t *alignment, uint32_t aux, uint32_t rank)
 {
     cublasLtMatmulAlgo_t g;
 
@@ -308,7 +328,17 @@ inline cublasLtMatmulAlgo_t cublasLtAlgoOnCpu(const cublasLtDescOnCpu *d, const 
                 static_cast<uint64_t>(a->type * 256 + c->type);
     g.data[6] = static_cast<uint64_t>(alignment[0]) << 32 | alignment[1];
     g.data[7] = static_cast<uint64_t>(alignment[2]) << 32 | alignment[3];
+    g.data[8] = static_cast<uint64_t>(aux) << 32 | rank;
     return g;
+}
+
+/* A value that identifies an algorithm among the modules that are loaded at their first launch. */
+inline const void *cublasLtModule(const cublasLtMatmulAlgo_t &algo)
+{
+    uint64_t h = 14695981039346656037u;
+
+    for (uint64_t v : algo.data) h = (h ^ v) * 1099511628211u;
+    return reinterpret_cast<const void *>(static_cast<uintptr_t>(h));
 }
 
 inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
@@ -325,13 +355,17 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
         cublasLtRefuse("parts of a sum may be added as bfloat16: reduction schemes", pref->reduction);
     if (cublasLtHasVector(d))
         cublasLtAligned("the bias is less aligned than stated for D", d->bias, pref->alignment[3]);
-    memset(result, 0, sizeof *result);
+    memset(result, 0, static_cast<size_t>(want) * sizeof *result);
     *found = 0;
     if (d->epilogue == cublasLtUnknown()) return CUBLAS_STATUS_NOT_SUPPORTED;
-    result->wavesCount = d->epilogue == cublasLtIdle() || cublasLtIdle() == UINT32_MAX ? 0.25f : 1.5f;
-    result->algo = cublasLtAlgoOnCpu(d, a, b, c, pref->alignment);
-    result->workspaceSize = pref->workspace / 2;
-    *found = 1;
+    *found = want < 3 ? want : 3;
+    for (int i = 0; i < *found; i++) {
+        result[i].wavesCount = d->epilogue == cublasLtIdle() || cublasLtIdle() == UINT32_MAX ? 0.25f : 1.5f;
+        result[i].algo =
+            cublasLtAlgoOnCpu(d, a, b, c, pref->alignment, cublasLtHasAux(d) ? cublasLtAlignment(d->aux) : 0,
+                              static_cast<uint32_t>(i));
+        result[i].workspaceSize = pref->workspace / 2;
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -431,7 +465,8 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     alignment[1] = static_cast<uint32_t>(algo->data[6]);
     alignment[2] = static_cast<uint32_t>(algo->data[7] >> 32);
     alignment[3] = static_cast<uint32_t>(algo->data[7]);
-    want = cublasLtAlgoOnCpu(d, a, b, out, alignment);
+    want = cublasLtAlgoOnCpu(d, a, b, out, alignment, static_cast<uint32_t>(algo->data[8] >> 32),
+                             static_cast<uint32_t>(algo->data[8]));
     if (memcmp(&want, algo, sizeof want)) cublasLtRefuse("the algorithm of another product, rows", m);
     cublasLtAligned("A is less aligned than stated", A, alignment[0]);
     cublasLtAligned("B is less aligned than stated", B, alignment[1]);
@@ -453,6 +488,12 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
                 d->aux_ld);
     }
 
+    if (d->epilogue == cublasLtRejected() ||
+        static_cast<int>(algo->data[8] & UINT32_MAX) < cublasLtRejects() ||
+        (cublasLtHasAux(d) && cublasLtAlignment(d->aux) < algo->data[8] >> 32))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    cuda_on_cpu::load("an algorithm of cublasLtMatmul", cublasLtModule(*algo));
+
     /* the caller may change the descriptors before the product runs on its stream */
     const cublasLtDescOnCpu dd = *d;
     const cublasLtLayoutOnCpu la = *a, lb = *b, lc = *c, lo = *out;
@@ -461,6 +502,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
         cublasLtMultiplyOnCpu(dd, by, A, la, B, lb, add, C, lc, D, lo, m, n, k);
         if (dd.epilogue == CUBLASLT_EPILOGUE_BGRADB) cublasLtBiasGradientOnCpu(dd, B, lb, lo.type, n, k);
     });
+    cuda_on_cpu::launched(stream);
     return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -71,6 +71,8 @@ inline const char *cudaGetErrorString(cudaError_t e)
         return "unspecified launch failure";
     case cudaErrorNotSupported:
         return "operation not supported";
+    case cudaErrorStreamCaptureInvalidated:
+        return "operation failed due to a previous error during capture";
     default:
         return "unknown error";
     }
@@ -282,7 +284,23 @@ inline cudaError_t cudaMemset(void *p, int byte, size_t n) { return cudaMemsetAs
 
 /* ---- streams ---- */
 
-inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int)
+namespace cuda_on_cpu
+{
+/* The hardware queue of a new stream. NULL: one of its own. Call it with the_world().m. */
+inline std::shared_ptr<hardware_queue> queue_for(int device, int priority)
+{
+    world &w = the_world();
+    const int kind = w.apart ? priority : 0;
+
+    if (w.queues < 1) return nullptr;
+    std::shared_ptr<hardware_queue> &h =
+        w.shared_queues[std::make_tuple(device, kind, w.created[{device, kind}]++ % w.queues)];
+    if (!h) h = std::make_shared<hardware_queue>();
+    return h;
+}
+} // namespace cuda_on_cpu
+
+inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority)
 {
     const cudaError_t e = cuda_on_cpu::ready();
 
@@ -291,8 +309,9 @@ inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags,
     *s = new CUstream_st;
     (*s)->q.device = cuda_on_cpu::current_device();
     (*s)->q.blocking = !(flags & cudaStreamNonBlocking);
-    (*s)->q.worker = std::thread(cuda_on_cpu::work, *s);
     std::lock_guard<std::mutex> hold(cuda_on_cpu::the_world().m);
+    (*s)->q.hardware = cuda_on_cpu::queue_for((*s)->q.device, priority);
+    (*s)->q.worker = std::thread(cuda_on_cpu::work, *s);
     cuda_on_cpu::the_world().streams[*s] = (*s)->q.device;
     return cudaSuccess;
 }
@@ -335,12 +354,11 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t s)
 }
 inline cudaError_t cudaStreamQuery(cudaStream_t s)
 {
-    if (s) {
-        std::lock_guard<std::mutex> hold(s->q.m);
-        if (cuda_on_cpu::captures("a stream is queried")) return cuda_on_cpu::ready();
-        if (s->q.done < s->q.given) return cuda_on_cpu::note(cudaErrorNotReady);
-    }
-    return cuda_on_cpu::ready();
+    const cudaError_t e = cuda_on_cpu::ready();
+
+    if (!s || cuda_on_cpu::captures("a stream is queried")) return e;
+    std::lock_guard<std::mutex> hold(s->q.m);
+    return s->q.done < s->q.given ? cuda_on_cpu::note(cudaErrorNotReady) : e;
 }
 inline cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *user)
 {
@@ -372,10 +390,11 @@ inline int wait_value(cudaStream_t s, unsigned long long there, unsigned value, 
 inline cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **found, unsigned,
                                                     unsigned long long, cudaDriverEntryPointQueryResult *is)
 {
-    *found = !cuda_on_cpu::the_world().waits           ? nullptr
-             : !strcmp(name, "cuStreamWaitValue32")    ? (void *)cuda_on_cpu::wait_value
-             : !strcmp(name, "cuTensorMapEncodeTiled") ? (void *)cuTensorMapEncodeTiled
-                                                       : nullptr;
+    const cuda_on_cpu::world &w = cuda_on_cpu::the_world();
+
+    *found = w.waits && !strcmp(name, "cuStreamWaitValue32")     ? (void *)cuda_on_cpu::wait_value
+             : w.maps && !strcmp(name, "cuTensorMapEncodeTiled") ? (void *)cuTensorMapEncodeTiled
+                                                                 : nullptr;
     *is = *found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cuda_on_cpu::ready();
 }
@@ -439,8 +458,10 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned =
 }
 inline cudaError_t cudaEventQuery(cudaEvent_t e)
 {
+    const cudaError_t now = cuda_on_cpu::ready();
+
     std::lock_guard<std::mutex> hold(e->s->m);
-    return e->s->done < e->s->asked ? cuda_on_cpu::note(cudaErrorNotReady) : cuda_on_cpu::ready();
+    return e->s->done < e->s->asked ? cuda_on_cpu::note(cudaErrorNotReady) : now;
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
@@ -472,10 +493,12 @@ inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode 
 {
     if (!s || mode != cudaStreamCaptureModeThreadLocal || cuda_on_cpu::captures("a capture begins"))
         return cuda_on_cpu::note(cudaErrorInvalidValue);
+    if (cuda_on_cpu::capture_fails(cuda_on_cpu::CAPTURE_BEGINS)) return cuda_on_cpu::last_error();
+    if (cuda_on_cpu::ready() != cudaSuccess) return cuda_on_cpu::ready();
     std::lock_guard<std::mutex> hold(s->q.m);
     s->q.captured = std::make_shared<std::deque<std::function<void()>>>();
     cuda_on_cpu::capturing() = s;
-    return cuda_on_cpu::ready();
+    return cudaSuccess;
 }
 inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
 {
@@ -489,6 +512,9 @@ inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
         s->q.captured = nullptr;
     }
     if (cuda_on_cpu::the_world().broken) return cuda_on_cpu::ready();
+    if (cuda_on_cpu::capture_fails(cuda_on_cpu::CAPTURE_CALLS) ||
+        cuda_on_cpu::capture_fails(cuda_on_cpu::CAPTURE_ENDS))
+        return cuda_on_cpu::last_error();
     *g = new CUgraph_st{jobs};
     std::lock_guard<std::mutex> hold(cuda_on_cpu::the_world().m);
     cuda_on_cpu::the_world().graphs++;
@@ -500,6 +526,8 @@ inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *e, cudaGraph_t
 
     *e = nullptr;
     if (w.broken) return cuda_on_cpu::ready();
+    if (cuda_on_cpu::capture_fails(cuda_on_cpu::CAPTURE_BECOMES_A_GRAPH)) return cuda_on_cpu::last_error();
+    cuda_on_cpu::synchronise("a graph is instantiated");
     std::lock_guard<std::mutex> hold(w.m);
     if (w.used[cuda_on_cpu::current_device()] + 65536 > w.limit)
         return cuda_on_cpu::note(cudaErrorMemoryAllocation);
@@ -516,6 +544,7 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s)
     cuda_on_cpu::give(s, [=] {
         for (auto &job : *jobs) job();
     });
+    cuda_on_cpu::launched(s);
     return cuda_on_cpu::ready();
 }
 namespace cuda_on_cpu

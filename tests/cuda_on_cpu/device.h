@@ -36,6 +36,7 @@ enum cudaError_t {
     cudaErrorLaunchTimeout = 702,
     cudaErrorLaunchFailure = 719,
     cudaErrorNotSupported = 801,
+    cudaErrorStreamCaptureInvalidated = 901,
     cudaErrorUnknown = 999
 };
 
@@ -49,6 +50,14 @@ struct event_state {
     double at = 0;
 };
 
+/* A queue of the hardware, which several streams may share. Work of all its streams starts in the order in
+ * which it was given, and only after the work before it has ended. */
+struct hardware_queue {
+    std::mutex m;
+    std::condition_variable c;
+    uint64_t given = 0, done = 0;
+};
+
 struct queue {
     std::mutex m;
     std::condition_variable work, idle;
@@ -60,6 +69,7 @@ struct queue {
     bool blocking = true;        /* 1: ordered with the stream NULL */
     std::atomic<int> drained{0}; /* number of threads that wait for all streams, including this one */
     std::thread worker;
+    std::shared_ptr<hardware_queue> hardware; /* NULL: one of its own */
 };
 
 } // namespace cuda_on_cpu
@@ -91,6 +101,9 @@ struct block_of_memory {
     int device; /* -1: pinned memory of the host */
 };
 
+/* The step at which a capture fails. */
+enum capture_failure { CAPTURE_WORKS, CAPTURE_BEGINS, CAPTURE_CALLS, CAPTURE_ENDS, CAPTURE_BECOMES_A_GRAPH };
+
 /* State of the process. Not freed at exit: threads of streams may still use it. */
 struct world {
     std::mutex m;
@@ -110,9 +123,17 @@ struct world {
     std::atomic<int> broken{0};   /* a sticky cudaError_t */
     std::atomic<int> user{0};     /* the process that made the first call */
     std::atomic<long> launches{0};
-    bool blocking = false; /* 1 if a launch returns when its kernel is done */
-    bool waits = true;     /* 1 if the driver has the functions that are looked up in it. Streams can wait for
-                            * memory. */
+    bool blocking = false; /* 1 if a launch returns when its work is done */
+    bool waits = true;     /* 1 if the driver has cuStreamWaitValue32 */
+    bool maps = true;      /* 1 if it has cuTensorMapEncodeTiled */
+    uint64_t depth = 1000; /* items that a stream may have pending. The next one waits */
+    double patience = 300; /* seconds after which such a wait, or one for all work of a device, is a fault */
+    int queues = 0;        /* hardware queues for the streams of one device and priority. 0: no two streams
+                            * share one */
+    bool apart = true;     /* 1 if streams of different priority never share a queue */
+    std::map<std::pair<int, int>, int> created; /* streams created so far, by device and priority */
+    std::map<std::tuple<int, int, int>, std::shared_ptr<hardware_queue>> shared_queues;
+    capture_failure capture = CAPTURE_WORKS;
     char why[400];
 };
 
@@ -120,9 +141,10 @@ inline world &the_world()
 {
     static world *w = [] {
         world *x = new world;
-        const char *n = getenv("CUDA_ON_CPU_DEVICES");
+        const char *n = getenv("CUDA_ON_CPU_DEVICES"), *visible = getenv("CUDA_VISIBLE_DEVICES");
         const char *blocking = getenv("CUDA_LAUNCH_BLOCKING"), *waits = getenv("CUDA_ON_CPU_WAITS");
         if (n) x->devices = atoi(n);
+        if (visible && !*visible) x->devices = 0;
         x->blocking = blocking && atoi(blocking);
         x->waits = !waits || atoi(waits);
         x->why[0] = 0;
@@ -175,6 +197,14 @@ inline int captures(const char *call)
 {
     if (capturing()) fault("%s while the thread captures a stream", call);
     return capturing() != nullptr;
+}
+
+/* 1 if tests let captures fail at this step. It is an error of the call, not of the device. */
+inline int capture_fails(capture_failure at)
+{
+    if (the_world().capture != at) return 0;
+    note(cudaErrorStreamCaptureInvalidated);
+    return 1;
 }
 
 /* The first check of every call. Other calls wait while a kernel is being loaded. */
@@ -248,6 +278,45 @@ inline int drain_device(int device, bool legacy, double most = 1e6)
     return all;
 }
 
+/* If the stream has too many items pending, waits until one has ended. The calls of other threads wait
+ * meanwhile, because a driver may hold a lock. */
+inline void wait_for_space(CUstream_st *s)
+{
+    world &w = the_world();
+    {
+        std::lock_guard<std::mutex> hold(s->q.m);
+        if (s->q.captured || s->q.given - s->q.done < w.depth) return;
+    }
+    std::lock_guard<std::recursive_mutex> turn(w.loading[s->q.device % 8]);
+    bool space;
+    {
+        std::unique_lock<std::mutex> hold(s->q.m);
+        space = s->q.idle.wait_for(hold, std::chrono::duration<double>(w.patience),
+                                   [&] { return s->q.given - s->q.done < w.depth; });
+    }
+    if (!space)
+        fault("a stream has %llu items pending, and none ends while another one waits for space",
+              (unsigned long long)w.depth);
+}
+
+/* Runs a job of a stream when the work before it in its hardware queue has ended. */
+inline std::function<void()> in_turn(std::shared_ptr<hardware_queue> h, std::function<void()> job)
+{
+    std::lock_guard<std::mutex> hold(h->m);
+    const uint64_t ticket = h->given++;
+
+    return [=] {
+        {
+            std::unique_lock<std::mutex> wait(h->m);
+            h->c.wait(wait, [&] { return h->done == ticket; });
+        }
+        job();
+        std::lock_guard<std::mutex> end(h->m);
+        h->done++;
+        h->c.notify_all();
+    };
+}
+
 inline void give(CUstream_st *s, std::function<void()> job)
 {
     if (!s) {
@@ -255,6 +324,7 @@ inline void give(CUstream_st *s, std::function<void()> job)
         job();
         return;
     }
+    wait_for_space(s);
     std::lock_guard<std::mutex> hold(s->q.m);
     if (s->q.captured) {
         if (s != capturing()) {
@@ -264,6 +334,7 @@ inline void give(CUstream_st *s, std::function<void()> job)
         s->q.captured->push_back(std::move(job));
         return;
     }
+    if (s->q.hardware) job = in_turn(s->q.hardware, std::move(job));
     s->q.todo.push_back(std::move(job));
     s->q.given++;
     s->q.work.notify_one();
@@ -276,6 +347,22 @@ inline void set_driver(int version) { the_world().driver = version; }
 inline void set_memory(size_t bytes) { the_world().limit = bytes; }
 inline void set_pinned(long pieces) { the_world().pinned = pieces; }
 inline void set_shared(size_t bytes) { the_world().shared = bytes; }
+inline void set_blocking(bool yes) { the_world().blocking = yes; }
+inline void set_waits(bool yes) { the_world().waits = yes; }
+inline void set_maps(bool yes) { the_world().maps = yes; }
+inline void set_depth(uint64_t items, double patience)
+{
+    the_world().depth = items;
+    the_world().patience = patience;
+}
+/* For streams that are created from now on. */
+inline void set_queues(int n, bool apart)
+{
+    the_world().queues = n;
+    the_world().apart = apart;
+    the_world().created.clear();
+}
+inline void set_capture(capture_failure at) { the_world().capture = at; }
 inline void unload()
 {
     std::lock_guard<std::mutex> hold(the_world().m);
@@ -321,21 +408,35 @@ template <class T> inline int reached(T *p) { return !p || place_of((const void 
 
 /* ---- launching ---- */
 
-/* Loads a kernel at its first launch. On a GPU, loading may wait for all work of the device and block the
- * calls of other threads. Work that waits for those calls then never ends. */
+/* Does what may wait for all work of the device and block the calls of other threads. Work that waits for
+ * those calls then never ends. */
+inline void synchronise(const char *what)
+{
+    const int device = current_device();
+
+    std::lock_guard<std::recursive_mutex> turn(the_world().loading[device % 8]);
+    if (!drain_device(device, false, the_world().patience))
+        fault("%s, behind work that does not end meanwhile", what);
+}
+
+/* Loads a kernel, or an algorithm of a library, at its first launch, which may synchronise. */
 inline void load(const char *kernel, const void *fn)
 {
     world &w = the_world();
-    const int device = current_device();
-
+    char what[200];
     {
         std::lock_guard<std::mutex> hold(w.m);
-        if (!w.loaded.insert({device, fn}).second) return;
+        if (!w.loaded.insert({current_device(), fn}).second) return;
     }
     if (captures(kernel)) return; /* a capture would load it */
-    std::lock_guard<std::recursive_mutex> turn(w.loading[device % 8]);
-    if (!drain_device(device, false, 5))
-        fault("%s is loaded at its first launch, behind work that does not end meanwhile", kernel);
+    snprintf(what, sizeof what, "%s is loaded at its first launch", kernel);
+    synchronise(what);
+}
+
+/* The end of a launch: with CUDA_LAUNCH_BLOCKING it waits for its work. */
+inline void launched(CUstream_st *s)
+{
+    if (s && the_world().blocking && !capturing()) drain(s);
 }
 
 /* NULL arrives as an integer. */
@@ -372,6 +473,7 @@ inline void launch_grid(const char *kernel, dim3 grid, dim3 block, size_t shared
     const size_t threads = (size_t)block.x * block.y * block.z;
 
     if (ready() != cudaSuccess || fails(kernel, (unsigned)threads, stream)) return;
+    if (capturing() && capture_fails(CAPTURE_CALLS)) return;
     if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || grid.x > 2147483647u ||
         threads < 1 || threads > MOST_THREADS || block.z > 64 || shared > the_world().shared) {
         fprintf(stderr,
@@ -398,7 +500,7 @@ inline void launch_grid(const char *kernel, dim3 grid, dim3 block, size_t shared
         run_grid(
             kernel, grid, block, shared, [](void *user) { (*(std::function<void()> *)user)(); }, &thread);
     });
-    if (stream && the_world().blocking && !capturing()) drain(stream);
+    launched(stream);
 }
 
 template <class... P, class... A>
