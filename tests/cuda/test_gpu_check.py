@@ -202,15 +202,13 @@ def probe_on_the_emulation():
     if not os.access(probe, os.X_OK):
         print("skipped the probe: make tests-cuda builds it")
         return
-    for words, ok in ((["products"], True), (["attention", "1"], True), (["wait", "hold"], True),
-                      (["wait", "graph"], True), (["wait", "blocking"], True), (["matmul", "8", "16"], True),
-                      # not "launches": on the emulation a full stream blocks the calls of other threads for five minutes
-                      # on the emulation, loading a kernel waits for all work
-                      (["wait", "first-launch"], False)):
+    # Not the waits "launches", "first-launch" and "graph": on the emulation, as on a driver that holds a lock, they block the
+    # thread that would end the wait.
+    for words in (["products"], ["attention", "1"], ["wait", "hold"], ["wait", "blocking"], ["matmul", "8", "16"]):
         r = subprocess.run([probe, *words], capture_output=True, text=True, timeout=300)
         rows = [json.loads(line) for line in r.stdout.splitlines()]
-        check("gpu_probe %s on the emulation" % " ".join(words), rows and r.returncode == (not ok) and
-              all(row["ok"] == ok and row["what"] for row in rows), (r.returncode, r.stdout, r.stderr))
+        check("gpu_probe %s on the emulation" % " ".join(words), rows and r.returncode == 0 and
+              all(row["ok"] and row["what"] for row in rows), (r.returncode, r.stdout, r.stderr))
     names = subprocess.run([probe, "waits"], capture_output=True, text=True).stdout.split()
     sys.path.insert(0, os.path.join(ROOT, "tools"))
     import gpu_check
