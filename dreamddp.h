@@ -27075,6 +27075,8 @@ DDP_LIB size_t ddp__frame_values(const ddp__frame *f);
 DDP_LIB int ddp__in_blocks(int coding);           /* 1 if the coding uses blocks of DDP__CODING_BLOCK values
                                                      with one scale each */
 DDP_LIB const char *ddp__coding_name(int coding); /* "int8 blocks" */
+/* The value of the setting `wire` for this format: "f32", "bf16", "int8", "int4" or "e3m0". */
+DDP_LIB const char *ddp__coding_wire(ddp_coding coding);
 DDP_LIB size_t ddp__frame_payload(int coding, size_t count); /* bytes of a payload of count values */
 /* Encodes a header, little-endian: magic u16, version:5 coding:3, type:4 p2p:1 verb:3, seq, count, offset,
  * length, layer, sent, check, CRC-32C of the 32 bytes before it (so a stream out of step is detected at
@@ -27285,6 +27287,13 @@ const char *ddp__coding_name(int coding)
                                        "int4 blocks", "e3m0 blocks", "bytes"};
 
     return coding >= 0 && coding <= (int)DDP__AS_BYTES ? name[coding] : "an unknown coding";
+}
+
+const char *ddp__coding_wire(ddp_coding coding)
+{
+    static const char *const wire[] = {"f32", "bf16", "int8", "int4", "e3m0"};
+
+    return wire[(int)coding];
 }
 
 size_t ddp__frame_payload(int coding, size_t count)
@@ -38486,7 +38495,6 @@ enum {
 };
 static const char *const ddp__loss_columns[] = {"strategy", "overlap", "period", "workers",
                                                 "wire",     "steps",   "loss"};
-static const char *const ddp__loss_wires[] = {"f32", "bf16", "int8", "int4", "e3m0"}; /* by ddp_coding */
 static const int ddp__loss_needed[] = {1, 0, 0, 1, 0, 1, 1};
 
 /* ---- checks ---- */
@@ -38601,19 +38609,17 @@ static ddp_status ddp__loss_number(const ddp__loss_reader *r, int c, const char 
                      r->line, ddp__loss_columns[c], s, whole ? "whole number" : "number", least);
 }
 
-/* The index of a name in a list of n names, or -1. */
-static int ddp__loss_word(const char *const *names, int n, const char *word)
+/* The number format of that name, or -1. */
+static int ddp__loss_coding(const char *wire)
 {
-    int i = 0;
-
-    while (i < n && strcmp(names[i], word)) i++;
-    return i < n ? i : -1;
+    for (int coding = 0; coding <= (int)DDP_AS_E3M0; coding++)
+        if (!strcmp(ddp__coding_wire((ddp_coding)coding), wire)) return coding;
+    return -1;
 }
 
 static ddp_status ddp__loss_words(const ddp__loss_reader *r, const char *const *value, ddp_loss_point *x,
                                   ddp_error *err)
 {
-    static const char *const overlaps[] = {"none", "stream"};
     const char *strategy = value[DDP__LOSS_STRATEGY], *overlap = value[DDP__LOSS_OVERLAP],
                *wire = value[DDP__LOSS_WIRE];
     int coding;
@@ -38623,11 +38629,11 @@ static ddp_status ddp__loss_words(const ddp__loss_reader *r, const char *const *
                          "%s, line %d: strategy is '%.40s'; a name such as dreamddp is needed", r->path,
                          r->line, strategy);
     memcpy(x->strategy, strategy, strlen(strategy) + 1);
-    x->stream = *overlap ? ddp__loss_word(overlaps, 2, overlap) : 0;
-    if (x->stream < 0)
+    x->stream = !strcmp(overlap, "stream");
+    if (*overlap && !x->stream && strcmp(overlap, "none"))
         return ddp__fail(err, DDP_FORMAT, "%s, line %d: overlap is '%.40s'; use none or stream", r->path,
                          r->line, overlap);
-    coding = *wire ? ddp__loss_word(ddp__loss_wires, (int)DDP_AS_E3M0 + 1, wire) : (int)DDP_AS_FLOAT;
+    coding = *wire ? ddp__loss_coding(wire) : (int)DDP_AS_FLOAT;
     if (coding < 0)
         return ddp__fail(err, DDP_FORMAT, "%s, line %d: wire is '%.40s'; use f32, bf16, int8, int4 or e3m0",
                          r->path, r->line, wire);
@@ -49260,8 +49266,8 @@ const ddp_candidate *ddp_choice_candidates(int *count)
 
 size_t ddp_candidate_options(const ddp_candidate *c, char *out, size_t room)
 {
-    static const char *const wires[] = {"", "bf16", "int8", "int4", "e3m0"}; /* by ddp_coding */
-    const char *wire = (int)c->coding > 0 && (int)c->coding <= (int)DDP_AS_E3M0 ? wires[(int)c->coding] : "";
+    const int coded = (int)c->coding > (int)DDP_AS_FLOAT && (int)c->coding <= (int)DDP_AS_E3M0;
+    const char *wire = coded ? ddp__coding_wire(c->coding) : "";
     char period[32] = "";
     int n;
 

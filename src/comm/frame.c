@@ -15,6 +15,13 @@ const char *ddp__coding_name(int coding)
     return coding >= 0 && coding <= (int)DDP__AS_BYTES ? name[coding] : "an unknown coding";
 }
 
+const char *ddp__coding_wire(ddp_coding coding)
+{
+    static const char *const wire[] = {"f32", "bf16", "int8", "int4", "e3m0"};
+
+    return wire[(int)coding];
+}
+
 size_t ddp__frame_payload(int coding, size_t count)
 {
     const size_t blocks = count / DDP__CODING_BLOCK + (count % DDP__CODING_BLOCK != 0);

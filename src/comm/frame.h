@@ -55,6 +55,8 @@ DDP_LIB size_t ddp__frame_values(const ddp__frame *f);
 DDP_LIB int ddp__in_blocks(int coding);           /* 1 if the coding uses blocks of DDP__CODING_BLOCK values
                                                      with one scale each */
 DDP_LIB const char *ddp__coding_name(int coding); /* "int8 blocks" */
+/* The value of the setting `wire` for this format: "f32", "bf16", "int8", "int4" or "e3m0". */
+DDP_LIB const char *ddp__coding_wire(ddp_coding coding);
 DDP_LIB size_t ddp__frame_payload(int coding, size_t count); /* bytes of a payload of count values */
 /* Encodes a header, little-endian: magic u16, version:5 coding:3, type:4 p2p:1 verb:3, seq, count, offset,
  * length, layer, sent, check, CRC-32C of the 32 bytes before it (so a stream out of step is detected at

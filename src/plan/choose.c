@@ -1,5 +1,6 @@
 /* The choice of a strategy by the predicted time to a loss. */
 #include "base/core.h"
+#include "comm/frame.h"
 #include "plan/choose.h"
 
 static const double ddp__budget_default = 0.05;
@@ -41,8 +42,8 @@ const ddp_candidate *ddp_choice_candidates(int *count)
 
 size_t ddp_candidate_options(const ddp_candidate *c, char *out, size_t room)
 {
-    static const char *const wires[] = {"", "bf16", "int8", "int4", "e3m0"}; /* by ddp_coding */
-    const char *wire = (int)c->coding > 0 && (int)c->coding <= (int)DDP_AS_E3M0 ? wires[(int)c->coding] : "";
+    const int coded = (int)c->coding > (int)DDP_AS_FLOAT && (int)c->coding <= (int)DDP_AS_E3M0;
+    const char *wire = coded ? ddp__coding_wire(c->coding) : "";
     char period[32] = "";
     int n;
 

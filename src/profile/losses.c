@@ -1,5 +1,6 @@
 /* Tables of measured losses: checks, and reading CSV. */
 #include "base/core.h"
+#include "comm/frame.h"
 #include "profile/csv.h"
 #include "profile/losses.h"
 
@@ -15,7 +16,6 @@ enum {
 };
 static const char *const ddp__loss_columns[] = {"strategy", "overlap", "period", "workers",
                                                 "wire",     "steps",   "loss"};
-static const char *const ddp__loss_wires[] = {"f32", "bf16", "int8", "int4", "e3m0"}; /* by ddp_coding */
 static const int ddp__loss_needed[] = {1, 0, 0, 1, 0, 1, 1};
 
 /* ---- checks ---- */
@@ -130,19 +130,17 @@ static ddp_status ddp__loss_number(const ddp__loss_reader *r, int c, const char 
                      r->line, ddp__loss_columns[c], s, whole ? "whole number" : "number", least);
 }
 
-/* The index of a name in a list of n names, or -1. */
-static int ddp__loss_word(const char *const *names, int n, const char *word)
+/* The number format of that name, or -1. */
+static int ddp__loss_coding(const char *wire)
 {
-    int i = 0;
-
-    while (i < n && strcmp(names[i], word)) i++;
-    return i < n ? i : -1;
+    for (int coding = 0; coding <= (int)DDP_AS_E3M0; coding++)
+        if (!strcmp(ddp__coding_wire((ddp_coding)coding), wire)) return coding;
+    return -1;
 }
 
 static ddp_status ddp__loss_words(const ddp__loss_reader *r, const char *const *value, ddp_loss_point *x,
                                   ddp_error *err)
 {
-    static const char *const overlaps[] = {"none", "stream"};
     const char *strategy = value[DDP__LOSS_STRATEGY], *overlap = value[DDP__LOSS_OVERLAP],
                *wire = value[DDP__LOSS_WIRE];
     int coding;
@@ -152,11 +150,11 @@ static ddp_status ddp__loss_words(const ddp__loss_reader *r, const char *const *
                          "%s, line %d: strategy is '%.40s'; a name such as dreamddp is needed", r->path,
                          r->line, strategy);
     memcpy(x->strategy, strategy, strlen(strategy) + 1);
-    x->stream = *overlap ? ddp__loss_word(overlaps, 2, overlap) : 0;
-    if (x->stream < 0)
+    x->stream = !strcmp(overlap, "stream");
+    if (*overlap && !x->stream && strcmp(overlap, "none"))
         return ddp__fail(err, DDP_FORMAT, "%s, line %d: overlap is '%.40s'; use none or stream", r->path,
                          r->line, overlap);
-    coding = *wire ? ddp__loss_word(ddp__loss_wires, (int)DDP_AS_E3M0 + 1, wire) : (int)DDP_AS_FLOAT;
+    coding = *wire ? ddp__loss_coding(wire) : (int)DDP_AS_FLOAT;
     if (coding < 0)
         return ddp__fail(err, DDP_FORMAT, "%s, line %d: wire is '%.40s'; use f32, bf16, int8, int4 or e3m0",
                          r->path, r->line, wire);
