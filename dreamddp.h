@@ -38472,7 +38472,7 @@ void ddp__lines_derive(ddp_link direct, int members, ddp_link line[DDP__LINES])
 
 ddp_link ddp__line_of(const ddp_link line[DDP__LINES], char letter)
 {
-    ddp_link gather = line[DDP__LINE_DIRECT]; /* its sizes are those of an all-reduce that takes as long */
+    ddp_link gather = line[DDP__LINE_DIRECT]; /* a size is the size of an all-reduce that takes as long */
 
     gather.alpha_s = line[DDP__LINE_FULL].alpha_s;
     if (letter == 'f') return line[DDP__LINE_FULL];
@@ -45884,8 +45884,8 @@ static void ddp__place_descend(ddp__place *p)
  * after a whole chunk of moves. A better arrangement is matched and ordered exactly when it is found.
  *
  * A round cools with the whole smoothing of the maxima first, then with a quarter and a sixteenth of it,
- * each part from the best of the last one by true cost. Smoothing leads over plateaus, but its optimum is
- * not that of the true cost. */
+ * each part from the best of the last one by true cost. Smoothing leads over plateaus, but the true cost
+ * has another optimum. */
 
 enum { DDP__ANNEAL_CHUNK = 512, DDP__ANNEAL_STARTS = 4 };
 #define DDP__ANNEAL_COLD  0x1.8p-10 /* below this share of the cost, walks stay where they are */

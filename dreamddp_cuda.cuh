@@ -567,7 +567,7 @@ static DDP__UNUSED int ddp__cuda_is_new(ddp__cuda *dev, const void *kernel)
     return 1;
 }
 
-/* Call it before each launch. Streams other than dev->stream carry no work behind a hold. */
+/* Call it before each launch. Only dev->stream has work that follows a hold. */
 static inline void ddp__cuda_launches(ddp__cuda *dev, cudaStream_t stream, const void *kernel)
 {
     if (stream == dev->stream && !ddp__atomic_load(&dev->capturing))
@@ -6691,7 +6691,7 @@ static void *ddp__cuda_rescues(void *arg)
     return NULL;
 }
 
-/* Queues a wait of `held` with a kernel behind it, and then what the stager queues meanwhile. Returns the
+/* Queues a wait of `held` and a kernel after it, and then what the stager queues meanwhile. Returns the
  * reason why the device cannot do this, or NULL. */
 static const char *ddp__cuda_held_back(ddp__cuda_self *c, cudaStream_t held, const ddp__cuda_rescue *r)
 {

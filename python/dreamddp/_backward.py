@@ -34,8 +34,8 @@ def _is_nested():
 class Backward:
     """The state of one step.
 
-    done: the library's step is over, or held until the optimizer's step ends. stepped: optimizers that have used its gradients. A later gradient begins the
-    next step. touched: some gradients were not passed to the library, because of no_sync.
+    done: the library's step is over, or held until the optimizer's step ends. stepped: optimizers that have used its
+    gradients. A later gradient begins the next step. touched: some gradients were not passed to the library, because of no_sync.
     """
 
     def __init__(self, wrapped, layers):

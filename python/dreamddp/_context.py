@@ -259,7 +259,8 @@ class Context(Collectives, Beside):
 
     def set_optimizer(self, rule="own", **hyper):
         """Starts the training. rule: "sgd", "nesterov", "adam" or "adamw": the library updates the parameters; "own": the
-        program updates them after step_end; "own_first": it updates a layer before its backward_end. hyper: lr, momentum, ... of the rule. Collective."""
+        program updates them after step_end; "own_first": it updates a layer before its backward_end. hyper: lr, momentum, ...
+        of the rule. Collective."""
         if rule not in RULES:
             raise InvalidArgument("set_optimizer: rule '%s' is unknown: choose %s" % (rule, ", ".join(RULES)))
         maker, values = RULES[rule]

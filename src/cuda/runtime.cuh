@@ -415,7 +415,7 @@ static DDP__UNUSED int ddp__cuda_is_new(ddp__cuda *dev, const void *kernel)
     return 1;
 }
 
-/* Call it before each launch. Streams other than dev->stream carry no work behind a hold. */
+/* Call it before each launch. Only dev->stream has work that follows a hold. */
 static inline void ddp__cuda_launches(ddp__cuda *dev, cudaStream_t stream, const void *kernel)
 {
     if (stream == dev->stream && !ddp__atomic_load(&dev->capturing))

@@ -181,7 +181,7 @@ static void *ddp__cuda_rescues(void *arg)
     return NULL;
 }
 
-/* Queues a wait of `held` with a kernel behind it, and then what the stager queues meanwhile. Returns the
+/* Queues a wait of `held` and a kernel after it, and then what the stager queues meanwhile. Returns the
  * reason why the device cannot do this, or NULL. */
 static const char *ddp__cuda_held_back(ddp__cuda_self *c, cudaStream_t held, const ddp__cuda_rescue *r)
 {

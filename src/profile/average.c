@@ -20,7 +20,7 @@ void ddp__lines_derive(ddp_link direct, int members, ddp_link line[DDP__LINES])
 
 ddp_link ddp__line_of(const ddp_link line[DDP__LINES], char letter)
 {
-    ddp_link gather = line[DDP__LINE_DIRECT]; /* its sizes are those of an all-reduce that takes as long */
+    ddp_link gather = line[DDP__LINE_DIRECT]; /* a size is the size of an all-reduce that takes as long */
 
     gather.alpha_s = line[DDP__LINE_FULL].alpha_s;
     if (letter == 'f') return line[DDP__LINE_FULL];

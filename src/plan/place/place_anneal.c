@@ -128,8 +128,8 @@ static void ddp__place_descend(ddp__place *p)
  * after a whole chunk of moves. A better arrangement is matched and ordered exactly when it is found.
  *
  * A round cools with the whole smoothing of the maxima first, then with a quarter and a sixteenth of it,
- * each part from the best of the last one by true cost. Smoothing leads over plateaus, but its optimum is
- * not that of the true cost. */
+ * each part from the best of the last one by true cost. Smoothing leads over plateaus, but the true cost
+ * has another optimum. */
 
 enum { DDP__ANNEAL_CHUNK = 512, DDP__ANNEAL_STARTS = 4 };
 #define DDP__ANNEAL_COLD  0x1.8p-10 /* below this share of the cost, walks stay where they are */
