@@ -214,6 +214,29 @@ static void penalties_of_other_workers_follow_the_measured_exponent(void **state
     ddp_loss_fit_free(&x.fit);
 }
 
+/* The three penalties are no power law, so a point of other workers would give another value. */
+static void the_point_with_the_nearest_workers_counts(void **state)
+{
+    static const int workers[] = {16, 4, 8};
+    static const double penalty[] = {0.07, 0.03, 0.06};
+    const ddp_candidate c = candidate("dreamddp", 0, 5, DDP_AS_FLOAT);
+    lab x;
+
+    (void)state;
+    begin(&x);
+    for (int i = 0; i < 3; i++) {
+        ddp_loss_point p = point("ssgd", 0, 0, DDP_AS_FLOAT, 400, 0);
+        p.workers = workers[i];
+        if (p.workers != 4) add(&x, p);
+        p = point("dreamddp", 0, 5, DDP_AS_FLOAT, 400, penalty[i]);
+        p.workers = workers[i];
+        add(&x, p);
+    }
+    fit(&x);
+    for (int i = 0; i < 3; i++) NEAR(penalty_of(&x.fit, c, workers[i], 400), penalty[i]);
+    ddp_loss_fit_free(&x.fit);
+}
+
 static void a_format_adds_the_difference_of_its_points(void **state)
 {
     ddp_candidate c = candidate("diloco", 1, 20, DDP_AS_INT8);
@@ -454,6 +477,7 @@ int main(void)
         cmocka_unit_test(longer_periods_outside_of_the_table_never_cost_less),
         cmocka_unit_test(steps_between_runs_are_interpolated_and_others_clamped),
         cmocka_unit_test(penalties_of_other_workers_follow_the_measured_exponent),
+        cmocka_unit_test(the_point_with_the_nearest_workers_counts),
         cmocka_unit_test(a_format_adds_the_difference_of_its_points),
         cmocka_unit_test(a_lower_loss_than_ssgd_counts_as_almost_equal),
         cmocka_unit_test(a_constant_penalty_multiplies_the_steps_by_its_power),
