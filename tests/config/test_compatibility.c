@@ -27,7 +27,7 @@ extern "C" {
 #include "wire/given_lab.h"
 #include "wire/meet.h"
 
-enum { WORLD = 4, LAYERS = 3, N = 70, STEPS = 7, AFTER = 6 };
+enum { WORLD = 4, LAYERS = 3, N = 70, STEPS = 7, AFTER = 6, UNKNOWN = 100000 };
 
 /* ---- the settings, one bit each ---- */
 
@@ -192,10 +192,13 @@ static int make_layers(ddp_ctx *d, const cell *c, float *w, float *g)
 }
 
 /* Returns whether to run another step. In a run that a worker joins, all ranks stop several steps after it
- * has joined. */
+ * has joined. The members wait until it has chosen the last step: a strategy that merges gradients may not
+ * exchange anything for many steps, in which a member would pass that step. */
 static int goes_on(ddp_ctx *d, const cell *c)
 {
     if (!c->number) return ddp_step(d) < STEPS;
+    while (ddp_workers(d) == 3 && ddp__atomic_load(&c->b->last) == UNKNOWN)
+        ddp__sleep_until(ddp_now() + 1e-3);
     return ddp_step(d) < ddp__atomic_load(&c->b->last);
 }
 
@@ -265,9 +268,9 @@ static void come(cell c, int number, const char *addr)
     if (d) err = *ddp_last_error(d);
     c.b->status[number] = bad;
     snprintf(c.b->text[number], sizeof c.b->text[number], "%s", bad ? err.msg : "");
-    if (bad && c.comes) { /* the others need not wait for it */
+    if (bad && c.comes) { /* the others need not wait for it, and run on while this is written */
         const long a = ddp__atomic_load(&c.b->step[0]), b = ddp__atomic_load(&c.b->step[1]);
-        ddp__atomic_store(&c.b->last, (a > b ? a : b) + AFTER);
+        ddp__atomic_store(&c.b->last, (a > b ? a : b) + 30 * AFTER);
     }
     ddp_close(d);
     _exit(bad != 0);
@@ -282,7 +285,7 @@ static int run_joined(const cell *c, const char *told, char *why, size_t room)
     pid_t pid[3];
 
     meet_unused(addr);
-    c->b->last = 100000;
+    c->b->last = UNKNOWN;
     for (number = 0; number < 3; number++) {
         pid[number] = fork();
         if (pid[number] == 0) come(*c, number, addr);
@@ -393,6 +396,8 @@ static double cpu_s(void)
                            children.ru_stime.tv_usec);
 }
 
+static char wrong_cell[3 * DDP_ERROR_TEXT]; /* the last one */
+
 static int check(unsigned on, ddp_strategy strategy, const char *what, const char *with)
 {
     ddp_strategy_ops ops;
@@ -404,8 +409,7 @@ static int check(unsigned on, ddp_strategy strategy, const char *what, const cha
     memset(&ops, 0, sizeof ops);
     if (!ddp__built_in()->fill(strategy, &ops)) fail_msg("no strategy %d", (int)strategy);
     if (ops.settle)
-        assert_int_equal(ops.settle(&ops, &c.cfg, NULL), DDP_OK); /* the defaults of the strategy
-                                                                               * */
+        assert_int_equal(ops.settle(&ops, &c.cfg, NULL), DDP_OK); /* the defaults of the strategy */
     begin = ddp_now();
     cpu = cpu_s();
     if (is_so(&c, &ops, why, sizeof why)) {
@@ -414,7 +418,8 @@ static int check(unsigned on, ddp_strategy strategy, const char *what, const cha
                     with, (int)strategy);
         return 0;
     }
-    print_error("%s with %s, %s: %s\n", what, with, ops.name, why);
+    snprintf(wrong_cell, sizeof wrong_cell, "%s with %s, %s: %s", what, with, ops.name, why);
+    print_error("%s\n", wrong_cell);
     return 1;
 }
 
@@ -437,7 +442,7 @@ static void every_pair_of_settings_matches_the_table(void **state)
         check(1u << SITE | 1u << ELASTIC | 1u << TOPK, DDP_DILOCO, setting_name[SITE], "min_world and topk");
     wrong +=
         check(1u << SITE | 1u << ELASTIC | 1u << INT4, DDP_DILOCO, setting_name[SITE], "min_world and int4");
-    assert_int_equal(wrong, 0);
+    if (wrong) fail_msg("%d cells differ from the table, the last one: %s", wrong, wrong_cell);
 }
 
 static void every_built_in_strategy_with_every_setting_matches_the_table(void **state)
@@ -451,7 +456,7 @@ static void every_built_in_strategy_with_every_setting_matches_the_table(void **
             if (is_tried(a + s, STRATEGIES))
                 wrong += check(1u << a, strategies[s], setting_name[a], "nothing else");
     }
-    assert_int_equal(wrong, 0);
+    if (wrong) fail_msg("%d cells differ from the table, the last one: %s", wrong, wrong_cell);
     assert_int_equal(ddp__built_in()->number(STRATEGIES), DDP_STRATEGY_DEFAULT);
 }
 
@@ -524,7 +529,7 @@ static void every_missing_trait_is_rejected_with_its_error(void **state)
         c.cfg.own_strategy = &ops;
         if (!is_so(&c, &ops, why, sizeof why)) fail_msg("custom strategy with %d links: %s", 1 + a, why);
     }
-    assert_int_equal(wrong, 0);
+    if (wrong) fail_msg("%d cells differ from the table, the last one: %s", wrong, wrong_cell);
 }
 
 /* ---- the page ---- */

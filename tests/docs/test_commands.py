@@ -13,6 +13,7 @@ Other blocks have the language of their text, as in ```c or ```text.
 """
 import argparse
 import concurrent.futures
+import fcntl
 import glob
 import os
 import re
@@ -213,8 +214,10 @@ def main(results=False):
         return 0
     os.makedirs("build", exist_ok=True)
     subprocess.run(["flock", "build/.docs_lock", "make", "-s", "all", "lib"], check=True)
-    if not os.path.exists(VENV):
-        subprocess.run(["/usr/bin/python3", "-m", "venv", "--system-site-packages", VENV], check=True)
+    with open("build/.docs_lock", "w") as lock:  # test_commands_results.py may run at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(os.path.join(VENV, "bin", "pip")):  # the last file of a complete environment
+            subprocess.run(["/usr/bin/python3", "-m", "venv", "--system-site-packages", VENV], check=True)
     passed = 0
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for results, text, seconds in pool.map(run_page, pages.values()):
