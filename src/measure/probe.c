@@ -204,7 +204,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
     /* the median: a receiver that wakes up late reads the last messages together, at no rate of the link */
     qsort(counted_s, (size_t)times, sizeof *counted_s, ddp__rising);
     out->rate = (double)(bytes / DDP__PARTS_SENT) * (DDP__PARTS_SENT - half) / counted_s[times / 2];
-    q->bytes[q->n] = sizeof w;
+    q->bytes[q->n] = 0; /* the few bytes of a ping pass a token bucket in no time */
     q->seconds[q->n++] = out->ping_s;
     q->bytes[q->n] = (double)bytes;
     q->seconds[q->n++] = out->ping_s + (double)bytes / out->rate;
