@@ -20602,7 +20602,8 @@ DDP_LIB int ddp__tcp_dial_end(int fd);
 /* Accepts a connection as a non-blocking socket. `from` (may be NULL) receives the peer's address. Returns -1
  * and errno, EAGAIN if none is pending. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
-/* Prepares a connection between ranks: ddp__fd_prepare, keepalive, time-out, congestion control. */
+/* Prepares a connection between ranks: ddp__fd_prepare, keepalive, time-out, congestion control (NULL or "":
+ * that of the system, or Reno instead of BBR on a short link). */
 DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
 /* Calls poll with the time limit `until` (< 0 for no limit), as precisely as the system allows, and returns
  * its result. Signals do not end it. */
@@ -20651,6 +20652,7 @@ DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
 #include <sys/resource.h>
 
 #define DDP__UNSENT_BYTES (128 << 10) /* most unsent bytes in the kernel ahead of a control frame */
+#define DDP__NEAR_S       5e-3        /* a round trip below which Reno recovers quickly from a loss */
 #define DDP__BACKLOG \
     4096 /* connections not yet accepted. Beyond that the kernel drops some, which retry in 1 to 3 s. */
 
@@ -21059,6 +21061,24 @@ int ddp__tcp_accept(int listen_fd, ddp__addr *from)
     return s;
 }
 
+/* Replaces BBR by Reno on short links. Every ten seconds BBR sends almost nothing for 0.2 s, to measure the
+ * round trip of an empty link (Cardwell et al. 2016, BBR: Congestion-based congestion control). The
+ * connections of a ring do so at different times, and the ring waits for each of them. */
+static void ddp__tcp_steady(int fd)
+{
+#if defined(__linux__) && defined(TCP_CONGESTION) && defined(TCP_INFO)
+    struct tcp_info info;
+    char name[16] = "";
+    socklen_t size = sizeof info, length = sizeof name - 1;
+
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) || info.tcpi_rtt >= 1e6 * DDP__NEAR_S) return;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) || strcmp(name, "bbr")) return;
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* always permitted */
+#else
+    (void)fd;
+#endif
+}
+
 ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
 {
     int on = 1;
@@ -21093,6 +21113,8 @@ ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, 
                          "DREAMDDP_TCP_CONGESTION",
                          congestion);
 #endif
+    } else {
+        ddp__tcp_steady(fd);
     }
     return DDP_OK;
 }
@@ -50610,7 +50632,8 @@ static const char *const ddp__others[][2] = {
     {"DREAMDDP_LOCAL_RANK", "rank of this worker among those of its machine (default: the rank)"},
     {"DREAMDDP_RESUME", "1: broken connections reconnect (docs/howto/wan-elastic.md); 0: a broken connection "
                         "is a lost peer (default: 1)"},
-    {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr (default: that of the system)"}};
+    {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr (default: that of the system, but reno "
+                                "instead of bbr between ranks less than 5 ms apart)"}};
 #define DDP__OTHERS ((int)(sizeof ddp__others / sizeof *ddp__others))
 
 /* ---- names to values ---- */

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #define DDP__UNSENT_BYTES (128 << 10) /* most unsent bytes in the kernel ahead of a control frame */
+#define DDP__NEAR_S       5e-3        /* a round trip below which Reno recovers quickly from a loss */
 #define DDP__BACKLOG \
     4096 /* connections not yet accepted. Beyond that the kernel drops some, which retry in 1 to 3 s. */
 
@@ -417,6 +418,24 @@ int ddp__tcp_accept(int listen_fd, ddp__addr *from)
     return s;
 }
 
+/* Replaces BBR by Reno on short links. Every ten seconds BBR sends almost nothing for 0.2 s, to measure the
+ * round trip of an empty link (Cardwell et al. 2016, BBR: Congestion-based congestion control). The
+ * connections of a ring do so at different times, and the ring waits for each of them. */
+static void ddp__tcp_steady(int fd)
+{
+#if defined(__linux__) && defined(TCP_CONGESTION) && defined(TCP_INFO)
+    struct tcp_info info;
+    char name[16] = "";
+    socklen_t size = sizeof info, length = sizeof name - 1;
+
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) || info.tcpi_rtt >= 1e6 * DDP__NEAR_S) return;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) || strcmp(name, "bbr")) return;
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* always permitted */
+#else
+    (void)fd;
+#endif
+}
+
 ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
 {
     int on = 1;
@@ -451,6 +470,8 @@ ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, 
                          "DREAMDDP_TCP_CONGESTION",
                          congestion);
 #endif
+    } else {
+        ddp__tcp_steady(fd);
     }
     return DDP_OK;
 }

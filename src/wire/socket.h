@@ -66,7 +66,8 @@ DDP_LIB int ddp__tcp_dial_end(int fd);
 /* Accepts a connection as a non-blocking socket. `from` (may be NULL) receives the peer's address. Returns -1
  * and errno, EAGAIN if none is pending. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
-/* Prepares a connection between ranks: ddp__fd_prepare, keepalive, time-out, congestion control. */
+/* Prepares a connection between ranks: ddp__fd_prepare, keepalive, time-out, congestion control (NULL or "":
+ * that of the system, or Reno instead of BBR on a short link). */
 DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
 /* Calls poll with the time limit `until` (< 0 for no limit), as precisely as the system allows, and returns
  * its result. Signals do not end it. */

@@ -460,6 +460,42 @@ static void unknown_congestion_control_is_rejected(void **state)
     close(listener);
 }
 
+/* The congestion control of a connection that used BBR before it became a link with this setting. */
+static void control_after_bbr(const char *setting, char *name)
+{
+    int fds[2] = {-1, -1}, count;
+    char addr[DDP__ADDR_TEXT];
+    ddp__addr at;
+    ddp__wire *w = NULL;
+    ddp_error err;
+    int listener = meet_listen(addr);
+    socklen_t size = 15;
+
+    memset(name, 0, 16);
+    assert_int_equal(ddp__addr_parse(addr, &at, 1, &count, NULL), DDP_OK);
+    fds[1] = ddp__tcp_dial(&at, ddp_now() + 5);
+    assert_true(fds[1] >= 0);
+    if (setsockopt(fds[1], IPPROTO_TCP, TCP_CONGESTION, "bbr", 3) < 0) {
+        close(fds[1]);
+    } else {
+        assert_int_equal(net_wire(0, 2, fds, setting, &w, &err), DDP_OK);
+        assert_int_equal(getsockopt(meet_fd(w, 1), IPPROTO_TCP, TCP_CONGESTION, name, &size), 0);
+        w->table->close(w);
+    }
+    close(listener);
+}
+
+static void short_link_uses_reno_instead_of_bbr(void **state)
+{
+    char name[16];
+    (void)state;
+    control_after_bbr(NULL, name);
+    if (!name[0]) SKIP("this system has no BBR");
+    assert_string_equal(name, "reno");
+    control_after_bbr("bbr", name);
+    assert_string_equal(name, "bbr");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -474,6 +510,7 @@ int main(void)
         cmocka_unit_test(hub_assigns_each_rank_once),
         cmocka_unit_test(tcp_sockets_send_at_once_and_close_on_exec),
         cmocka_unit_test(unknown_congestion_control_is_rejected),
+        cmocka_unit_test(short_link_uses_reno_instead_of_bbr),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
