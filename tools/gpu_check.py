@@ -18,7 +18,7 @@ rest               what time is left for: the other strategies and the other row
 
 A check that fails, or that does not end in time, is printed, and the others still run. A stage whose time is
 over skips its remaining checks. If attention with wgmma fails in the probe, everything after it runs with
-DREAMDDP_CUDA_HOPPER=0.
+DREAMDDP_CUDA_HOPPER=0. If a wait of a stream fails, everything after the waits runs with DREAMDDP_CUDA_WAITS=0.
 
 The headers and libraries of STB, cmocka, NCCL and cuBLAS are found in the compiler's folders, in build/include
 and build/lib, or in pip's packages of NCCL and cuBLAS. The JSON file has every figure and is written after
@@ -67,7 +67,7 @@ class Report:
         self.scale = seconds / STAGES["rest"]
         self.path = path
         self.stage = "start"
-        self.facts = {"event": "gpu_check", "hopper": "auto", "checks": []}
+        self.facts = {"event": "gpu_check", "hopper": "auto", "waits": "auto", "checks": []}
 
     def now(self):
         return time.monotonic() - self.begin
@@ -300,11 +300,19 @@ def check_probe(report, built):
 
 
 def check_waits(report, built):
+    """Sets report.facts["waits"] to 0 if a stream may wait for ever."""
     if built.missing(PROBE):
         return
+    before = len(report.facts["checks"])
     for name in WAITS:
         blocking = dict(CUDA_LAUNCH_BLOCKING="1") if name == "blocking" else {}
         probe(report, ["wait", name], WAIT_S, env=dict(os.environ, **blocking))
+    bad = [c["name"] for c in report.facts["checks"][before:] if c["result"] == "failed"]
+    if bad:
+        report.facts["waits"] = "0"
+        report.facts["waits_why"] = bad[0]
+        os.environ["DREAMDDP_CUDA_WAITS"] = "0"
+        print("%s failed: everything below runs with DREAMDDP_CUDA_WAITS=0" % bad[0], flush=True)
 
 
 def check_products(report, built):

@@ -30,7 +30,7 @@ def program(folder, name, text):
 
 
 # Every false program appends its name, its arguments and the variable to $CALLS.
-NOTE = 'echo "%s $* hopper=$DREAMDDP_CUDA_HOPPER blocking=$CUDA_LAUNCH_BLOCKING" >>"$CALLS"\n'
+NOTE = 'echo "%s $* hopper=$DREAMDDP_CUDA_HOPPER waits=$DREAMDDP_CUDA_WAITS blocking=$CUDA_LAUNCH_BLOCKING" >>"$CALLS"\n'
 PROBE = NOTE % "probe" + r"""
 case "$1" in
 products) echo '{"what": "wgmma bf16", "ok": true, "wrong_scores": 0}'; echo '{"what": "mma tf32", "ok": true}';;
@@ -98,6 +98,7 @@ def run(folder, seconds, bad="", bad_test="none", words=()):
     open(calls, "w", encoding="utf-8").close()
     env = dict(os.environ, CALLS=calls, BAD=bad, PATH=folder + "/bin:" + os.environ["PATH"])
     env.pop("DREAMDDP_CUDA_HOPPER", None)
+    env.pop("DREAMDDP_CUDA_WAITS", None)
     begin = time.monotonic()
     r = subprocess.run([sys.executable, folder + "/tools/gpu_check.py", "--seconds", str(seconds), *words], env=env,
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds + 120)
@@ -174,6 +175,9 @@ def faults():
         check("a failed test is printed with its output", got["cuda/test_cuda_text"] == "failed" and "broken" in out, out)
         check("the later stages run", got["10 steps, bf16"] == got["two processes, tcp, diloco"] == "passed", got)
         check("the file counts the failures", facts["failed"] == 2, facts["failed"])
+        later = [c for c in calls if c.startswith(("probe matmul", "train"))]
+        check("everything after a failed wait waits on the host", later and all("waits=0" in c for c in later) and
+              facts["waits"] == "0" and facts["waits_why"] == "gpu_probe wait graph", later)
         check("Hopper's kernels stay", facts["hopper"] == "auto" and not any("hopper=0" in c for c in calls), facts)
 
 

@@ -239,7 +239,8 @@ struct arrivals {
     int asking;      /* phases to be completed, 1 or 0 */
     unsigned rounds; /* completed phases */
     std::vector<fetch> late;
-    bool lost; /* 1 if a request is never done */
+    bool lost;     /* 1 if a request is never done */
+    long owed = 0; /* bytes that were announced, minus those of the loads. The phase ends only at 0. */
 };
 
 /* Number of requests before one that is lost. Negative: none is. */
@@ -316,6 +317,7 @@ inline void ddp__fetch(uint64_t *bar, __nv_bfloat16 *tile, const CUtensorMap *ma
         cuda_on_cpu::arrivals_at(bar)->lost = true;
         return;
     }
+    cuda_on_cpu::arrivals_at(bar)->owed += (long)DDP__FETCHED_BYTES - (long)bytes;
     if ((r.phase + at / 1024) % 2)
         cuda_on_cpu::fetch_now(f);
     else
@@ -344,7 +346,7 @@ inline int ddp__arrivals_try(uint64_t *bar, int parity)
                                    cuda_on_cpu::ARRIVALS, "mma_on_cpu.h", __LINE__);
             continue;
         }
-        if (a->lost) return 0;
+        if (a->lost || a->owed) return 0;
         for (const cuda_on_cpu::fetch &f : a->late) cuda_on_cpu::fetch_now(f);
         a->late.clear();
         a->asking = 1;
