@@ -27,6 +27,10 @@ MODEL = "--layers 4 --heads 4 --dim 144 --seq 64 --batch 4 --optimizer adamw --l
 ROWS = {
     "ssgd": ("--strategy ssgd", None, None),
     "dreamddp H=5": ("--strategy dreamddp --period 5 --deterministic", "ssgd", 1.02),
+    "localsgd H=5": ("--strategy localsgd --period 5", "ssgd", None),
+    "diloco H=5": ("--strategy diloco --period 5", "ssgd", None),
+    "diloco H=5 stream": ("--strategy diloco --period 5 --overlap stream", "diloco H=5", None),
+    "diloco H=5 stream int4": ("--strategy diloco --period 5 --overlap stream --wire int4", "diloco H=5", None),
     "deft": ("--strategy deft", "ssgd", 1.02),
     "bsp": ("--strategy bsp --servers colocated", None, None),
     "osp": ("--strategy osp --servers colocated --defer 0.5", "bsp", 1.01),
