@@ -1,108 +1,230 @@
 #!/usr/bin/env python3
-"""Checks whether `plan choose` names the strategy that measures fastest.
+"""Compares strategy auto with the best of its candidates, by the measured time to a loss.
 
-    bench/choice.py [--cases N] [--seed N] [--markdown FILE]
+    bench/choice.py [--cases 20] [--seed SEED] [--most 8] [--out FOLDER] [--hours H] [--quick] [--markdown FILE]
 
-Cases are drawn from a seed: a published profile, 2 to 6 workers, a period, a delay, and a link on which the averages of a period take 0.2
-to 4 times as long as its backward passes. `plan choose` ranks all strategies. The first three of the ranking, localsgd and dreamddp are
-then measured (build/simulate --real: workers sleep for the profile's times and bytes travel over emulated links). The choice is right if
-the first strategy is the fastest measured one, or at most 5 % slower.
+A case is drawn from the seed: 2 to 4 workers, 200 to 800 steps of ssgd, a rate of 2 to 200 Mbit/s, a delay of 0.5 to 40 ms. The model is
+that of bench/loss_cost.py, a GPT of 0.21 million parameters. Measured in each case:
+
+* the choice: `train_gpt --strategy auto` over the emulated link
+* candidates: wfbp, the choice, and those within the loss budget with the least predicted seconds, `--most` in all
+* the step time of each candidate over the emulated link, as a mean over whole periods
+* the steps that each candidate needs until it has the loss that ssgd has after its steps: runs of 1, 1.1, 1.25, 1.5, 1.75, 2, 2.5 and 3
+  times as many steps, each with its own learning-rate schedule, at the learning rate of its strategy (docs/results/accuracy.md). These
+  runs use no emulated link, because the link does not change the loss
+
+The time to the loss is the product of the two. auto is right if the choice needs at most 5 % more time than the best candidate, and it must
+never be slower than wfbp. Every measurement is a line in FOLDER/choice.jsonl (build/choice), so that an interrupted command continues.
+--hours ends it after the measurement in which that time is over. Run it on an idle machine. Exit 0 if auto is right in at least nine of
+ten cases and never slower than wfbp.
 """
 import argparse
-import csv
+import collections
 import json
+import math
 import os
 import random
 import subprocess
 import sys
 import tempfile
+import time
 
-import published
+import loss_cost
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-BUILD = os.path.join(os.path.dirname(HERE), "build")
-PROFILES = ("a6000_gpt2", "a6000_llama2-175m", "a6000_resnet18-cifar10", "a6000_resnet50-cifar100", "h100_gpt2")
-ALWAYS = ("localsgd", "dreamddp")
-MACHINE_BYTES_PER_S = 10e6
-SECONDS = 2.0
+ROOT = loss_cost.ROOT
+BUILD = os.path.join(ROOT, "build")
+FACTORS = (1, 1.1, 1.25, 1.5, 1.75, 2, 2.5, 3)
+RATES = {"ssgd": 0.008, "wfbp": 0.008, "dreamddp": 0.016, "diloco": 0.001, "stream": 0.008}  # the best of bench/loss_cost.py
+NEAR = 1.05          # a time that counts as equal to the best
+SECONDS = 12         # of a run that measures a step
+PROFILE_STEPS = 6
 
-
-def draw(number, seed, folder):
-    """Draws a case. Its profile has few enough parameters for this machine to send them in time."""
-    r = random.Random("%d %d" % (seed, number))
-    name, workers, period, delay = r.choice(PROFILES), r.choice((2, 3, 4, 6)), r.choice((5, 10)), r.choice((0.5, 2, 5, 20))
-    with open(os.path.join(published.folder("profiles"), name + ".csv"), newline="") as f:
-        rows = list(csv.DictReader(f))
-    params = sum(float(x["params"]) for x in rows)
-    backward = sum(float(x["backward_s"]) for x in rows)
-    ratio = 0.2 * 20 ** r.random()
-    rate = 2 * (workers - 1) / workers * 4 * params / (ratio * period * backward)
-    factor = max(1, rate * workers / MACHINE_BYTES_PER_S)
-    path = os.path.join(folder, "%d.csv" % number)
-    with open(path, "w", newline="") as f:
-        out = csv.writer(f)
-        out.writerow(("layer", "params", "forward_s", "backward_s", "comm_s"))
-        for x in rows:
-            out.writerow((x["layer"], max(1, round(float(x["params"]) / factor)), float(x["backward_s"]) / 2, x["backward_s"], ""))
-    return {"profile": name, "workers": workers, "period": period, "net": "%.0fkbit,%gms" % (rate / factor * 8e-3, delay), "path": path,
-            "ratio": ratio, "step_s": 1.5 * backward}
+Candidate = collections.namedtuple("Candidate", "strategy period wire")  # strategy: as in loss_cost.STRATEGIES, and wfbp
 
 
-def run(program, options, limit=300):
-    done = subprocess.run([os.path.join(BUILD, program)] + options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit)
+class Results:
+    """Measured values by name, one JSON line each."""
+
+    def __init__(self, folder, hours):
+        os.makedirs(folder, exist_ok=True)
+        self.path = os.path.join(folder, "choice.jsonl")
+        self.folder, self.hours, self.begun, self.found = folder, hours, time.monotonic(), {}
+        if os.path.exists(self.path):
+            with open(self.path, encoding="utf-8") as f:
+                for line in f:
+                    entry = json.loads(line)
+                    self.found[entry["name"]] = entry["value"]
+
+    def of(self, name, measure):
+        if name not in self.found:
+            if self.hours and time.monotonic() - self.begun > 3600 * self.hours:
+                raise TimeoutError("the time of --hours is over")
+            at = time.monotonic()
+            self.found[name] = measure()
+            with open(self.path, "a", encoding="utf-8") as f:
+                f.write(json.dumps({"name": name, "value": self.found[name]}) + "\n")
+            print("%s: %s in %.0f s" % (name, str(self.found[name])[:100], time.monotonic() - at), file=sys.stderr, flush=True)
+        return self.found[name]
+
+
+def draw(number, seed, quick):
+    r = random.Random("%s %d" % (seed, number))
+    case = {"number": number, "workers": r.choice((2, 3, 4)), "steps": r.choice((200, 400, 800)),
+            "rate": round(10 ** r.uniform(math.log10(2), math.log10(200)), 1), "delay": r.choice((0.5, 2, 10, 40))}
+    return dict(case, steps=60) if quick else case
+
+
+def link_of(case):
+    return "%gmbit,%gms" % (case["rate"], case["delay"])
+
+
+def last_line(options, limit=900):
+    command = [os.path.join(BUILD, "train_gpt")] + loss_cost.TEXT + options + ["--quiet"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit)
     if done.returncode:
-        raise RuntimeError("%s %s: %s" % (program, " ".join(options), done.stderr.strip()[-300:]))
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        raise RuntimeError("%s\nexit %d: %s" % (" ".join(command), done.returncode, done.stderr.strip()[-400:]))
+    return json.loads(done.stdout.strip().split("\n")[-1])
 
 
-def measured(case, entry):
-    """Returns the ms of a step, over whole periods."""
-    steps = 2 * case["period"] * max(2, round(SECONDS / (entry["step_ms"] / 1e3) / 2 / case["period"]))
-    options = ["--real", "--profile", case["path"], "--workers", str(case["workers"]), "--net", case["net"], "--profile-steps", str(case["period"]),
-               "--steps", str(steps + case["period"]), "--strategy", entry["strategy"]] + entry["options"].split()
-    return run("simulate", options)[-1]["step_ms"]
+def options_of(c):
+    words = ["--strategy", "wfbp"] if c.strategy == "wfbp" else loss_cost.STRATEGIES[c.strategy].split()
+    words += ["--period", str(c.period)] if c.period else []
+    return words + (["--wire", c.wire] if c.wire != "f32" else [])
 
 
-def judge(case):
-    ranked = run("plan", ["choose", "--profile", case["path"], "--workers", str(case["workers"]), "--net", case["net"], "--period", str(case["period"])])
-    ranked = sorted((x for x in ranked if "rank" in x), key=lambda x: x["rank"])
-    chosen = ranked[:3] + [x for x in ranked[3:] if x["strategy"] in ALWAYS and "--overlap" not in x["options"]]
-    figures = [(measured(case, x), x) for x in chosen]
-    best = min(figures, key=lambda x: x[0])
-    return figures[0], best
+def candidate_of(words):
+    """The candidate that an option string describes, as "diloco --overlap stream --wire int4 --period 50"."""
+    strategy, *rest = words.split()
+    options = dict(zip(rest[::2], rest[1::2]))
+    stream = options.get("--overlap") == "stream"
+    return Candidate("stream" if stream else strategy, int(options.get("--period", 0)), options.get("--wire", "f32"))
 
 
-def say(entry):
-    return (entry["strategy"] + " " + entry["options"].split("--period")[0]).strip()
+def choice(case):
+    """What auto chooses, and its figures."""
+    row = last_line(["--workers", str(case["workers"]), "--net", link_of(case), "--strategy", "auto", "--steps", str(PROFILE_STEPS + 2),
+                     "--choice-steps", str(case["steps"]), "--lr", "%g" % RATES["ssgd"]])
+    return {k: row[k] for k in ("chosen", "chosen_s", "ssgd_s", "reason")}
+
+
+def profiled(case):
+    """Layer times and link as this case has them, for the ranking of the candidates."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = os.path.join(folder, "profile.csv"), os.path.join(folder, "choose.json")
+        last_line(["--workers", str(case["workers"]), "--net", link_of(case), "--strategy", "wfbp", "--steps", str(PROFILE_STEPS + 2),
+                   "--write-profile", path])
+        subprocess.run([os.path.join(BUILD, "plan"), "choose", "--profile", path, "--net", link_of(case), "--workers", str(case["workers"]),
+                        "--steps", str(case["steps"]), "--json", out], check=True, stdout=subprocess.DEVNULL)
+        with open(out, encoding="utf-8") as f:
+            for line in f:
+                row = json.loads(line)
+                if "candidates" in row.get("auto", {}):
+                    return [(" ".join([c["strategy"], c["options"]]).strip(), c["seconds"]) for c in row["auto"]["candidates"]
+                            if c["within_budget"]]
+    raise RuntimeError("plan choose wrote no candidates")
+
+
+def step_s(case, c):
+    """The seconds of a step over the link, over whole periods."""
+    base = ["--workers", str(case["workers"]), "--net", link_of(case)] + options_of(c)
+    whole = max(1, c.period)
+    first = last_line(base + ["--steps", str(PROFILE_STEPS + 2 * whole + whole)])["step_ms"] / 1e3
+    periods = max(2, min(40, round(SECONDS / (first * whole))))
+    return last_line(base + ["--steps", str(PROFILE_STEPS + (periods + 1) * whole)])["step_ms"] / 1e3
+
+
+def loss(results, case, c, steps):
+    period = c.period
+    strategy = "ssgd" if c.strategy == "wfbp" else c.strategy
+    run = loss_cost.Run("gpt", case["workers"], steps, strategy, period, c.wire, RATES[c.strategy], 1)
+    return results.of("loss " + loss_cost.name_of(run), lambda: loss_cost.train(run, results.folder))
+
+
+def steps_to(results, case, c, goal):
+    """The fewest steps that were tried whose run ends with a loss of at most goal, or None."""
+    if c.strategy == "wfbp":
+        return case["steps"]
+    for factor in FACTORS:
+        steps = math.ceil(case["steps"] * factor)
+        if loss(results, case, c, steps) <= goal:
+            return steps
+    return None
+
+
+def compare(results, case, most):
+    key = "%(workers)d workers, %(steps)d steps, %(rate)g Mbit/s, %(delay)g ms" % case
+    chosen = results.of("auto: " + key, lambda: choice(case))
+    ranking = results.of("ranking: " + key, lambda: profiled(case))
+    own = candidate_of(chosen["chosen"])
+    tried = [Candidate("wfbp", 0, "f32"), own]
+    for words, seconds in sorted((r for r in ranking if r[1] is not None), key=lambda r: r[1]):
+        c = candidate_of(words)
+        if c not in tried and len(tried) < most:
+            tried.append(c)
+    tried = list(dict.fromkeys(tried))
+    goal = loss(results, case, Candidate("wfbp", 0, "f32"), case["steps"])
+    rows = []
+    for c in tried:
+        steps = steps_to(results, case, c, goal)
+        each = results.of("step: %s; %s" % (key, " ".join(options_of(c))), lambda: step_s(case, c))
+        rows.append((c, each, steps, each * steps if steps else math.inf))
+    return {"case": key, "chosen": own, "reason": chosen["reason"], "goal": goal, "rows": rows}
+
+
+def judged(one):
+    times = {c: seconds for c, _, _, seconds in one["rows"]}
+    best = min(times.values())
+    return times[one["chosen"]] / best, times[one["chosen"]] / times[Candidate("wfbp", 0, "f32")]
+
+
+def name_of(c):
+    return " ".join(options_of(c)[1:])
+
+
+def table(every):
+    lines = ["|case|auto chose|time / best|time / wfbp|best candidate|", "|---|---|---|---|---|"]
+    for one in every:
+        ratio, to_wfbp = judged(one)
+        best = min(one["rows"], key=lambda r: r[3])
+        lines.append("|%s|%s|%.3f|%.3f|%s, %.1f s|" % (one["case"], name_of(one["chosen"]), ratio, to_wfbp, name_of(best[0]), best[3]))
+    lines += ["", "|case|candidate|step, ms|steps to the loss of ssgd|seconds|", "|---|---|---|---|---|"]
+    for one in every:
+        for c, each, steps, seconds in sorted(one["rows"], key=lambda r: r[3]):
+            lines.append("|%s|%s|%.1f|%s|%s|" % (one["case"], name_of(c), 1e3 * each, steps or "more than %g times" % FACTORS[-1],
+                                                 "%.1f" % seconds if seconds < math.inf else "-"))
+    return "\n".join(lines)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="two cases")
-    parser.add_argument("--markdown", metavar="FILE", help="the table of docs/results/choice.md")
-    args = parser.parse_args()
-    if not os.path.isdir(published.folder("profiles")):
-        print("choice.py: no profiles; " + published.HINT, file=sys.stderr)
+    parser.add_argument("--seed", default="1", help="drawn after the table of losses is committed")
+    parser.add_argument("--most", type=int, default=8, help="candidates measured in a case [8]")
+    parser.add_argument("--out", default=os.path.join(BUILD, "choice"))
+    parser.add_argument("--hours", type=float, default=0)
+    parser.add_argument("--markdown", metavar="FILE")
+    parser.add_argument("--quick", action="store_true", help="one case of 60 steps, three candidates")
+    arguments = parser.parse_args()
+    if not os.path.exists(loss_cost.TEXT[1]) or not os.path.exists(os.path.join(BUILD, "train_gpt")):
+        print("skipped: needs %s and build/train_gpt" % loss_cost.TEXT[1])
         return 77
-    lines, right = [], 0
-    cases = 2 if args.quick else args.cases
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(cases):
-            case = draw(number, args.seed, folder)
-            (own, first), (least, best) = judge(case)
-            good = own <= 1.05 * least
-            right += good
-            lines.append("| %s | %d | %d | %s | %.2f | %s | %.1f | %s | %.1f | %s |" % (case["profile"], case["workers"], case["period"], case["net"], case["ratio"],
-                                                                                  say(first), own, say(best), least, "yes" if good else "no, %+.0f %%" % (100 * (own / least - 1))))
-            print(lines[-1], flush=True)
-    print("%d of %d" % (right, cases))
-    if args.markdown:
-        with open(args.markdown + ".tmp", "w") as f:
-            f.write("| profile | workers | H | link | C/(H T_b) | recommended | ms | fastest | ms | right |\n|-|-|-|-|-|-|-|-|-|-|\n%s\n" % "\n".join(lines))
-        os.rename(args.markdown + ".tmp", args.markdown)
-    return 0
+    results = Results(arguments.out + ("-quick" if arguments.quick else ""), arguments.hours)
+    every = []
+    try:
+        for number in range(1 if arguments.quick else arguments.cases):
+            case = draw(number, arguments.seed, arguments.quick)
+            every.append(compare(results, case, 3 if arguments.quick else arguments.most))
+    except TimeoutError as e:
+        print("%s after %d cases" % (e, len(every)), file=sys.stderr)
+    text = table(every)
+    right = sum(judged(one)[0] <= NEAR for one in every)
+    slower = sum(judged(one)[1] > 1.0 + 1e-9 for one in every)
+    text += "\n\nauto is within 5 %% of the best candidate in %d of %d cases, and slower than wfbp in %d\n" % (right, len(every), slower)
+    print(text)
+    if arguments.markdown:
+        with open(arguments.markdown, "w", encoding="ascii") as f:
+            f.write(text)
+    return 0 if arguments.quick or (every and right >= 0.9 * len(every) and not slower) else 1
 
 
 if __name__ == "__main__":
