@@ -555,13 +555,14 @@ typedef enum ddp_strategy {
     DDP_BYTESCHEDULER,    /* parts of gradients by priority: those of the first layers first */
     DDP_USBYTE,           /* bytescheduler with unequal parts and a searched order */
     DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
-    DDP_BSP,       /* gradients to servers, one update (docs/howto/servers.md), bit-identical to ssgd */
-    DDP_ASP,       /* each push to a server is a separate update */
-    DDP_SSP,       /* asp. No worker is more than server.staleness steps ahead. */
-    DDP_R2SP,      /* asp, but the workers push one after the other */
-    DDP_OSP,       /* bsp. The least important layers are sent and corrected during the next step. */
-    DDP_DILOCO,    /* deltas of H steps, averaged for an outer optimizer (docs/explanation/diloco.md) */
-    DDP_SPARSELOCO /* diloco with the largest 1/64 of the deltas, in 2 bits each */
+    DDP_BSP,        /* gradients to servers, one update (docs/howto/servers.md), bit-identical to ssgd */
+    DDP_ASP,        /* each push to a server is a separate update */
+    DDP_SSP,        /* asp. No worker is more than server.staleness steps ahead. */
+    DDP_R2SP,       /* asp, but the workers push one after the other */
+    DDP_OSP,        /* bsp. The least important layers are sent and corrected during the next step. */
+    DDP_DILOCO,     /* deltas of H steps, averaged for an outer optimizer (docs/explanation/diloco.md) */
+    DDP_SPARSELOCO, /* diloco with the largest 1/64 of the deltas, in 2 bits each */
+    DDP_AUTO        /* one of wfbp, dreamddp and diloco, chosen after the measured steps */
 } ddp_strategy;
 
 /* diloco, sparseloco: the step in which an average must be complete. */
@@ -711,6 +712,15 @@ struct ddp_config {
         ddp_cost cost;     /* cost model (default: window; timeline without forward hooks) */
         ddp_fill fill;     /* extra transfers in the idle time of the link (default: none) */
     } plan;
+
+    /* The choice of strategy auto (docs/explanation/choice.md). */
+    struct {
+        double steps; /* N, the steps of the whole run (default: 1000) */
+        /* largest predicted loss increase over ssgd after N steps, as a share, at most 1; or DDP_LOSS_EXACT:
+         * only strategies that are bit-identical to ssgd (default: 0.05) */
+        double loss_budget;
+        const char *loss_table; /* CSV of measured losses in place of the built-in one (default: NULL) */
+    } choice;
 
     /* Messages of gradients: wfbp, ascwfbp, bytescheduler, usbyte, deft. */
     struct {
@@ -1331,6 +1341,22 @@ typedef struct ddp_transfer {
                  * backward pass */
 } ddp_transfer;
 
+/* The strategy that an event `choose` has chosen for the rest of the run, with its settings and the figures
+ * of the choice. */
+typedef struct ddp_chosen {
+    int strategy;       /* ddp_strategy, or 0 if nothing was chosen */
+    int overlap, wire;  /* ddp_overlap, ddp_wire */
+    int period;         /* H, or 0 for the setting `period` of the run */
+    char name[96];      /* "diloco --overlap stream --period 50" */
+    char runner_up[96]; /* the second best, or "" */
+    double seconds;     /* predicted seconds until the loss that ssgd has after its steps, */
+    double runner_up_s; /* of the second best, or 0, */
+    double ssgd_s;      /* and of ssgd */
+    double step_s;      /* predicted seconds of a step */
+    double penalty;     /* predicted relative loss increase after equal steps */
+    char reason[400];   /* one sentence */
+} ddp_chosen;
+
 /* A packed plan of a strategy. The session broadcasts, hashes and saves it, and requests a new one when a
  * link drifts. */
 typedef struct ddp_blob {
@@ -1426,6 +1452,10 @@ typedef struct ddp_strategy_ops {
      * layer that waits for this call. It changes nothing, and may be called between two steps. A program may
      * then pass the other layers later (ddp_due). NULL: backward_end may post one in every step. */
     int (*due)(const ddp_ctx *d, const void *self, int layer);
+    /* Chooses the strategy of the rest of the run, on the first rank of those that share the profile. *out
+     * is all-zero. The session then closes this strategy and starts the chosen one, between two steps. NULL:
+     * this strategy remains. */
+    int (*choose)(ddp_ctx *d, void *self, const struct ddp_profile *p, ddp_chosen *out);
 } ddp_strategy_ops;
 
 /* ==== exchange/verbs.h ==== [exchange] */
@@ -2044,6 +2074,8 @@ typedef struct ddp_stats {
                                 arrived late, or early for several periods */
     double corrected_step_s; /* predicted_step_s for the rate of the link that training has observed since the
                                 plan, updated every period */
+    const struct ddp_chosen *chosen; /* auto: the choice and its reason, borrowed until ddp_close. NULL before
+                                        it, and under other strategies */
 } ddp_stats;
 
 /* ddp_get_stats - stores the current statistics of this rank in *out. Call it between hooks. Local. */
@@ -27524,6 +27556,9 @@ DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
 DDP_LIB size_t ddp__part_start(size_t n, size_t parts, size_t i); /* first value of part i, if n values are
                                                                      divided into parts */
 /* Gets this rank's segment of a direct all-reduce of n values over a group, without a membership. */
+/* Sets the wire format that later messages may use. Between messages only, and only in an engine that was
+ * opened with a format in blocks, whose memory suits every format. */
+DDP_LIB void ddp__engine_code(ddp__engine *e, ddp_coding coding);
 DDP_LIB void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, size_t n, size_t *from,
                                  size_t *to);
 /* Bytes of partial sums that a ring may have in flight to the next rank. */
@@ -32735,6 +32770,13 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     return status;
 }
 
+void ddp__engine_code(ddp__engine *e, ddp_coding coding)
+{
+    pthread_mutex_lock(&e->lock);
+    e->cfg.coding = coding;
+    pthread_mutex_unlock(&e->lock);
+}
+
 int ddp__engine_width(const ddp__engine *e) { return e->width; }
 
 int ddp__engine_relayed(const ddp__engine *e, int peer) { return ddp__wire_relay(e->wire, peer) >= 0; }
@@ -34830,9 +34872,10 @@ typedef struct ddp__worker {
     long step;
     const char *strategy, *optimizer; /* names, borrowed as all texts */
     int period;
-    uint64_t model;     /* hash of its operators */
-    uint64_t run;       /* identity of the run that saves. 0 means that it has not saved yet. */
-    const char **layer; /* [layers], and "" */
+    const char *overlap, *wire; /* settings that a strategy chose for itself (auto), or NULL */
+    uint64_t model;             /* hash of its operators */
+    uint64_t run;               /* identity of the run that saves. 0 means that it has not saved yet. */
+    const char **layer;         /* [layers], and "" */
     int layers;
     const char *const *whole; /* [wholes] layers of the model, of which a stage has a part */
     int wholes;
@@ -34944,6 +34987,15 @@ typedef struct ddp__loaded {
  * error and nothing changes. Sets s->run to the run of the files. Collective. No message may be in flight. */
 DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite,
                                         ddp_error *err);
+/* The strategy of a checkpoint, if a strategy had chosen it. Empty texts: it had not. */
+typedef struct ddp__checkpoint_chose {
+    char strategy[32], overlap[16], wire[16];
+    int period;
+} ddp__checkpoint_chose;
+
+/* Reads which strategy the run of the newest checkpoint had chosen. Collective. */
+DDP_LIB ddp_status ddp__checkpoint_chosen(ddp__worker *s, const char *folder, ddp__checkpoint_chose *out,
+                                          ddp_error *err);
 /* Loads the newest checkpoint into s, including s->run. Collective. */
 DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err);
 
@@ -36149,6 +36201,7 @@ typedef struct ddp__manifest {
     int older; /* 1: a checkpoint of format 4 */
     uint64_t run, model;
     const char *strategy, *optimizer; /* borrowed from root */
+    const char *overlap, *wire;       /* the same, or NULL if the strategy did not choose them */
     ddp__said *said;                  /* [world], without `common` */
 } ddp__manifest;
 
@@ -36241,9 +36294,11 @@ ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp
                    "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64
                    "\",\n \"step\": %ld, \"world\": "
                    "%d, \"copies\": %d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, "
-                   "\"generation\": %d, \"optimizer\": ",
+                   "\"generation\": %d, ",
                    s->run, s->step, s->world, s->copies, s->strategy, s->period,
                    ddp__said_equal(said, s->world) ? "true" : "false", generation);
+    if (s->wire) ddp__text_addf(&t, "\"overlap\": \"%s\", \"wire\": \"%s\", ", s->overlap, s->wire);
+    ddp__text_addf(&t, "\"optimizer\": ");
     ddp__json_string(&t, s->optimizer);
     ddp__manifest_ranks(&t, "hash", said, s->world, 0);
     ddp__manifest_ranks(&t, "cut", said, s->world, 1);
@@ -36387,6 +36442,10 @@ ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err
     m->copies = (int)whole[3];
     v = ddp__json_get(m->root, "generation");
     m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
+    v = ddp__json_get(m->root, "overlap");
+    m->overlap = v && v->kind == DDP__JSON_STRING ? v->string : NULL;
+    v = ddp__json_get(m->root, "wire");
+    m->wire = v && v->kind == DDP__JSON_STRING ? v->string : NULL;
     v = ddp__json_get(m->root, "synchronised");
     m->synchronised = v && v->kind == DDP__JSON_TRUE;
     return ddp__manifest_said(path, m, err);
@@ -36872,6 +36931,39 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     return ddp__worker_gather(s, words, 1, err); /* either all ranks continue, or no rank does */
 }
 
+static ddp_status ddp__checkpoint_chosen_by(ddp__worker *s, const char *folder, uint64_t *words, char *path,
+                                            ddp__manifest *m, ddp_error *err)
+{
+    long step = 0;
+
+    DDP__TRY(ddp__checkpoint_fits(folder, err));
+    DDP__TRY(ddp__checkpoint_choose(s, folder, words, &step, err));
+    ddp__checkpoint_path(path, folder, step, "/manifest.json");
+    return ddp__manifest_read(path, m, err);
+}
+
+ddp_status ddp__checkpoint_chosen(ddp__worker *s, const char *folder, ddp__checkpoint_chose *out,
+                                  ddp_error *err)
+{
+    uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);
+    ddp__manifest m = DDP__ZEROS;
+    char path[DDP__CHECKPOINT_PATH];
+    ddp_status code;
+
+    memset(out, 0, sizeof *out);
+    if (!words) return ddp__fail(err, DDP_MEMORY, "out of memory for a checkpoint of %d workers", s->world);
+    code = ddp__checkpoint_chosen_by(s, folder, words, path, &m, err);
+    if (code == DDP_OK && m.wire && m.overlap) {
+        snprintf(out->strategy, sizeof out->strategy, "%s", m.strategy);
+        snprintf(out->overlap, sizeof out->overlap, "%s", m.overlap);
+        snprintf(out->wire, sizeof out->wire, "%s", m.wire);
+        out->period = m.period;
+    }
+    ddp__manifest_free(&m);
+    DDP_FREE(words);
+    return code;
+}
+
 ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err)
 {
     uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);
@@ -36907,7 +36999,8 @@ enum {
     DDP__JOIN_WORLD = 64,
     DDP__JOIN_REQUEST = 64,  /* bytes after the hello: verb, wanted id + 1, bytes and number of the clone that
                                 it has */
-    DDP__JOIN_PLACE = 2048,  /* reply to ENTER: status, id, world, addresses of the members */
+    DDP__JOIN_PLACE = 2048,  /* reply to ENTER: status, id, world, choice, addresses of the members */
+    DDP__JOIN_CHOSEN = 4,    /* numbers in it: strategy, overlap, wire, period */
     DDP__JOIN_VERDICT = 512, /* reply to the layout */
     DDP__JOIN_CLONE = 64,    /* reply to TAKE, followed by the bytes and their SHA-256 */
     DDP__REST_HEAD = 4,      /* CRC-32C before each piece of the reply to REST, */
@@ -36955,6 +37048,8 @@ typedef struct ddp__join_says {
 typedef struct ddp__join_layout {
     ddp__join_says says;
     const char *name[DDP__JOIN_SETTINGS]; /* names of says.value */
+    int chosen[DDP__JOIN_CHOSEN]; /* the choice of a strategy that chooses, or zeros. The reply to ENTER
+                                             has it. */
 } ddp__join_layout;
 
 /* Settings of both sides. Texts and tls are borrowed. */
@@ -37028,6 +37123,7 @@ DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err
 
 typedef struct ddp__join_place {
     int code, id, world, coordinator, min_world;
+    int chosen[DDP__JOIN_CHOSEN]; /* of the layout of the run */
     uint64_t live;
     ddp__addr address[DDP__JOIN_WORLD];
 } ddp__join_place;
@@ -37130,6 +37226,8 @@ static int ddp__place_answer(ddp__visit *v)
         ddp__engine_epoch(j->engine, &info);
         code = ddp__place_choose(v, info.live);
     }
+    for (int i = 0; i < DDP__JOIN_CHOSEN; i++)
+        ddp__hello_put(b + 32 + 4 * i, (uint64_t)j->layout.chosen[i], 4);
     for (int r = 0; r < j->c.world; r++) {
         unsigned char *e = b + 512 + 24 * r;
         if (!j->address[r].size) continue;
@@ -37721,6 +37819,7 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
     memset(p, 0, sizeof *p);
     for (int i = 0; i < 5; i++) *field[i] = (int)(uint32_t)ddp__hello_get(b + 4 * i, 4);
     p->live = ddp__hello_get(b + 24, 8);
+    for (int i = 0; i < DDP__JOIN_CHOSEN; i++) p->chosen[i] = (int)ddp__hello_get(b + 32 + 4 * i, 4);
     for (int r = 0; r < DDP__JOIN_WORLD; r++) {
         const unsigned char *e = b + 512 + 24 * r;
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 4), e + 8, &p->address[r])) continue;
@@ -48792,31 +48891,74 @@ ddp_status ddp_predict_step(const ddp_profile *p, int workers, const ddp_candida
 
 /* strategy, stream, period, workers, format, steps, loss */
 static const ddp_loss_point ddp__loss_points[] = {
-    /* docs/results/choice.md, three seeds */
-    {"ssgd", 0, 0, 4, DDP_AS_FLOAT, 400, 2.0308},
-    {"dreamddp", 0, 5, 4, DDP_AS_FLOAT, 400, 2.1338},
-    {"diloco", 0, 25, 4, DDP_AS_FLOAT, 400, 2.2756},
-    {"diloco", 0, 25, 4, DDP_AS_INT8, 400, 2.2759},
-    {"diloco", 0, 25, 4, DDP_AS_INT4, 400, 2.2758},
-    {"diloco", 1, 25, 4, DDP_AS_FLOAT, 400, 2.1890},
-    {"sparseloco", 0, 25, 4, DDP_AS_FLOAT, 400, 2.4565},
-    {"deft", 0, 0, 4, DDP_AS_FLOAT, 400, 2.3180},
-    {"osp", 0, 0, 4, DDP_AS_FLOAT, 400, 2.0322},
-    /* docs/results/choice.md, two seeds */
-    {"ssgd", 0, 0, 4, DDP_AS_FLOAT, 400, 2.033},
-    {"dreamddp", 0, 5, 4, DDP_AS_FLOAT, 400, 2.125},
-    {"localsgd", 0, 5, 4, DDP_AS_FLOAT, 400, 2.131},
-    {"diloco", 1, 5, 4, DDP_AS_FLOAT, 400, 2.143},
-    {"diloco", 1, 5, 4, DDP_AS_INT4, 400, 2.141},
-    {"diloco", 0, 5, 4, DDP_AS_FLOAT, 400, 2.150},
-    /* docs/results/choice.md, one seed */
-    {"ssgd", 0, 0, 4, DDP_AS_FLOAT, 2000, 1.516},
-    {"dreamddp", 0, 5, 4, DDP_AS_FLOAT, 2000, 1.578},
-    {"diloco", 1, 25, 4, DDP_AS_FLOAT, 2000, 1.649},
-    {"localsgd", 0, 25, 4, DDP_AS_FLOAT, 2000, 1.663},
-    {"deft", 0, 0, 4, DDP_AS_FLOAT, 2000, 1.689},
-    {"diloco", 0, 25, 4, DDP_AS_FLOAT, 2000, 1.761},
-    {"sparseloco", 0, 25, 4, DDP_AS_FLOAT, 2000, 1.924},
+    /* gpt, rate 0.004, 2 seeds */
+    {"deft", 0, 0, 4, DDP_AS_FLOAT, 400, 2.5332},
+    /* gpt, rate 0.001, 2 seeds */
+    {"diloco", 0, 2, 4, DDP_AS_FLOAT, 400, 2.6303},
+    {"diloco", 0, 5, 2, DDP_AS_FLOAT, 400, 2.5210},
+    {"diloco", 0, 5, 4, DDP_AS_BFLOAT, 400, 2.4782},
+    {"diloco", 0, 5, 4, DDP_AS_FLOAT, 400, 2.4780},
+    {"diloco", 0, 5, 4, DDP_AS_FLOAT, 2000, 1.8754},
+    {"diloco", 0, 5, 4, DDP_AS_INT4, 400, 2.4759},
+    {"diloco", 0, 5, 4, DDP_AS_INT8, 400, 2.4781},
+    {"diloco", 0, 5, 8, DDP_AS_FLOAT, 400, 2.4768},
+    {"diloco", 0, 10, 4, DDP_AS_FLOAT, 400, 2.4180},
+    {"diloco", 0, 20, 4, DDP_AS_FLOAT, 400, 2.4271},
+    {"diloco", 0, 50, 4, DDP_AS_FLOAT, 400, 2.4496},
+    /* gpt, rate 0.008, 2 seeds */
+    {"diloco", 1, 2, 4, DDP_AS_FLOAT, 400, 2.3791},
+    {"diloco", 1, 5, 2, DDP_AS_FLOAT, 400, 2.4159},
+    {"diloco", 1, 5, 4, DDP_AS_BFLOAT, 400, 2.2731},
+    {"diloco", 1, 5, 4, DDP_AS_FLOAT, 400, 2.2725},
+    /* gpt, rate 0.004, 2 seeds */
+    {"diloco", 1, 5, 4, DDP_AS_FLOAT, 2000, 1.6947},
+    /* gpt, rate 0.008, 2 seeds */
+    {"diloco", 1, 5, 4, DDP_AS_INT4, 400, 2.2648},
+    {"diloco", 1, 5, 4, DDP_AS_INT8, 400, 2.2725},
+    {"diloco", 1, 5, 8, DDP_AS_FLOAT, 400, 2.1558},
+    {"diloco", 1, 10, 4, DDP_AS_FLOAT, 400, 2.2926},
+    {"diloco", 1, 20, 4, DDP_AS_FLOAT, 400, 2.3260},
+    {"diloco", 1, 50, 4, DDP_AS_FLOAT, 400, 2.3842},
+    /* gpt, rate 0.016, 2 seeds */
+    {"dreamddp", 0, 2, 4, DDP_AS_FLOAT, 400, 2.1126},
+    {"dreamddp", 0, 5, 2, DDP_AS_FLOAT, 400, 2.3851},
+    {"dreamddp", 0, 5, 4, DDP_AS_BFLOAT, 400, 2.1400},
+    {"dreamddp", 0, 5, 4, DDP_AS_FLOAT, 400, 2.1413},
+    {"dreamddp", 0, 5, 4, DDP_AS_FLOAT, 2000, 1.6375},
+    {"dreamddp", 0, 5, 4, DDP_AS_INT8, 400, 2.1443},
+    {"dreamddp", 0, 5, 8, DDP_AS_FLOAT, 400, 2.0617},
+    {"dreamddp", 0, 10, 4, DDP_AS_FLOAT, 400, 2.2520},
+    {"dreamddp", 0, 20, 4, DDP_AS_FLOAT, 400, 2.3704},
+    {"dreamddp", 0, 50, 4, DDP_AS_FLOAT, 400, 2.4491},
+    /* gpt, rate 0.008, 2 seeds */
+    {"enp", 0, 2, 4, DDP_AS_FLOAT, 400, 2.1190},
+    {"enp", 0, 5, 4, DDP_AS_FLOAT, 400, 2.1461},
+    {"enp", 0, 10, 4, DDP_AS_FLOAT, 400, 2.2007},
+    {"enp", 0, 20, 4, DDP_AS_FLOAT, 400, 2.2898},
+    {"enp", 0, 50, 4, DDP_AS_FLOAT, 400, 2.3665},
+    {"localsgd", 0, 2, 4, DDP_AS_FLOAT, 400, 2.1227},
+    {"localsgd", 0, 5, 2, DDP_AS_FLOAT, 400, 2.2908},
+    {"localsgd", 0, 5, 4, DDP_AS_BFLOAT, 400, 2.1604},
+    {"localsgd", 0, 5, 4, DDP_AS_FLOAT, 400, 2.1567},
+    {"localsgd", 0, 5, 4, DDP_AS_FLOAT, 2000, 1.6458},
+    {"localsgd", 0, 5, 4, DDP_AS_INT8, 400, 2.1567},
+    {"localsgd", 0, 5, 8, DDP_AS_FLOAT, 400, 2.1075},
+    {"localsgd", 0, 10, 4, DDP_AS_FLOAT, 400, 2.2159},
+    {"localsgd", 0, 20, 4, DDP_AS_FLOAT, 400, 2.3072},
+    {"localsgd", 0, 50, 4, DDP_AS_FLOAT, 400, 2.3700},
+    {"osp", 0, 0, 4, DDP_AS_FLOAT, 400, 2.0663},
+    /* gpt, rate 0.004, 1 seeds */
+    {"osp", 0, 0, 4, DDP_AS_FLOAT, 2000, 1.6505},
+    /* gpt, rate 0.016, 2 seeds */
+    {"sparseloco", 0, 2, 4, DDP_AS_FLOAT, 400, 2.1847},
+    {"sparseloco", 0, 5, 4, DDP_AS_FLOAT, 400, 2.2848},
+    {"sparseloco", 0, 10, 4, DDP_AS_FLOAT, 400, 2.3954},
+    {"sparseloco", 0, 20, 4, DDP_AS_FLOAT, 400, 2.4691},
+    /* gpt, rate 0.008, 2 seeds */
+    {"ssgd", 0, 0, 2, DDP_AS_FLOAT, 400, 2.2441},
+    {"ssgd", 0, 0, 4, DDP_AS_FLOAT, 400, 2.0487},
+    {"ssgd", 0, 0, 4, DDP_AS_FLOAT, 2000, 1.6149},
+    {"ssgd", 0, 0, 8, DDP_AS_FLOAT, 400, 1.9781},
 };
 
 /* ==== plan/loss.c ==== [plan] */
@@ -49558,6 +49700,10 @@ typedef struct ddp__strategies {
 DDP_LIB ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *list, ddp_config *out,
                                        ddp_strategy_ops *ops, ddp_error *err);
 DDP_LIB void ddp__config_free(ddp_config *c);
+/* Applies a choice to a resolved configuration, and fills *ops. Errors: DDP_UNSUPPORTED or DDP_ARG if a
+ * setting of the run does not fit the chosen strategy. *c must then not be used. */
+DDP_LIB ddp_status ddp__config_choose(const ddp__strategies *list, const ddp_chosen *chosen, ddp_config *c,
+                                      ddp_strategy_ops *ops, ddp_error *err);
 
 /* ---- settings.c: the table of fields, variables, ranges and defaults ---- */
 
@@ -49569,6 +49715,8 @@ DDP_LIB void ddp__strategy_names(const ddp__strategies *list, char *out,
 DDP_LIB ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
                                        ddp_error *err); /* checks each field alone */
 DDP_LIB void ddp__settings_default(const ddp__strategies *list, ddp_config *c);
+DDP_LIB int ddp__overlap_named(const char *name, ddp_overlap *out); /* returns 0 if the name is unknown */
+DDP_LIB const char *ddp__overlap_name(ddp_overlap overlap);
 DDP_LIB int ddp__settings_own(ddp_config *c); /* copies texts. Returns 0 if memory is short. */
 DDP_LIB void ddp__settings_disown(ddp_config *c);
 /* env_check_names rejects unknown variables. env_fill fills fields of c that are zero. */
@@ -50504,6 +50652,14 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_C(plan.fill, "fill", "FILL", DDP__MATCH, ddp__fills_set,
               "extra transfers of the partial plan in the idle time of the link"),
 
+    DDP__OF_R(choice.steps, "choice_steps", "CHOICE_STEPS", DDP__MATCH, 1, 1e12, "steps", "1000",
+              "auto: steps of the whole run, whose loss with ssgd the choice is about"),
+    DDP__OF_R(choice.loss_budget, "loss_budget", "LOSS_BUDGET", DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1, "",
+              "0.05",
+              "auto: largest predicted loss increase over ssgd, as a share; 0: bit-identical to ssgd"),
+    DDP__OF_T(choice.loss_table, "loss_table", "LOSS_TABLE", DDP__ALL, "the built-in table",
+              "auto: CSV of measured losses, with the columns of bench/loss_table.csv"),
+
     DDP__OF_N(gradient.bucket_bytes, "bucket_bytes", "BUCKET_BYTES", DDP__JOINED | DDP__FILL, 1, 0, "bytes",
               "26214400", "wfbp, ascwfbp: size of a bucket; the first has 1 MiB"),
     DDP__OF_N(gradient.partition_bytes, "partition_bytes", "PARTITION_BYTES", DDP__MATCH | DDP__FILL, 256, 0,
@@ -50651,6 +50807,9 @@ int ddp_algorithm_named(const char *name, ddp_algorithm *out)
     return ddp__chosen(ddp__algorithms, name, out);
 }
 int ddp_wire_named(const char *name, ddp_wire *out) { return ddp__chosen(ddp__wires, name, out); }
+
+int ddp__overlap_named(const char *name, ddp_overlap *out) { return ddp__chosen(ddp__overlaps, name, out); }
+const char *ddp__overlap_name(ddp_overlap overlap) { return ddp__name_of(ddp__overlaps, (int)overlap); }
 
 const char *ddp_wire_name(ddp_wire wire)
 {
@@ -51302,6 +51461,7 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     ddp_config c = *given;
     ddp__env env = DDP__ZEROS;
     ddp__links links;
+    int period;
 
     DDP__TRY(ddp__config_check(list, &c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
@@ -51319,9 +51479,17 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
         else if (given->world < 1)
             ddp__log(&log, DDP_LOG_WARN, "%s", env.note);
     }
+    period = c.period;
     ddp__config_defaults(list, &c);
     DDP__TRY(ddp__config_check(list, &c, err));
     DDP__TRY(ddp__config_strategy(list, &c, ops, err));
+    if (ops->choose && c.plan_path)
+        return ddp__fail(
+            err, DDP_ARG,
+            "strategy %s with plan_path %.200s: it makes its plan after its choice: leave plan_path unset, "
+            "or name the strategy of the plan",
+            ops->name, c.plan_path);
+    if (ops->choose && period == 0) c.period = 1; /* every candidate has its own */
     if (ops->settle) DDP__TRY(ops->settle(ops, &c, err));
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
     DDP__TRY(ddp__config_sockets(&c, err));
@@ -51340,6 +51508,21 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     }
     *out = c;
     return DDP_OK;
+}
+
+ddp_status ddp__config_choose(const ddp__strategies *list, const ddp_chosen *chosen, ddp_config *c,
+                              ddp_strategy_ops *ops, ddp_error *err)
+{
+    c->strategy = (ddp_strategy)chosen->strategy;
+    c->own_strategy = NULL;
+    c->outer.overlap = (ddp_overlap)chosen->overlap;
+    c->wire = (ddp_wire)chosen->wire;
+    if (chosen->period > 0) c->period = chosen->period;
+    DDP__TRY(ddp__config_check(list, c, err));
+    DDP__TRY(ddp__config_strategy(list, c, ops, err));
+    if (ops->choose) return ddp__fail(err, DDP_ARG, "strategy %s cannot be a choice", ops->name);
+    if (ops->settle) DDP__TRY(ops->settle(ops, c, err));
+    return ddp__goes_check(c, ops, 0, err);
 }
 
 void ddp__config_free(ddp_config *c)
@@ -51370,7 +51553,8 @@ void ddp__config_free(ddp_config *c)
     X(plan_adopt)      \
     X(plan_take)       \
     X(plan_fits)       \
-    X(plan_adapt)
+    X(plan_adapt)      \
+    X(choose)
 
 /* clang-format off */
 typedef enum ddp__strategy_event {
@@ -51455,6 +51639,7 @@ struct ddp_ctx {
     int rank, world, met; /* id, number of ids, number of ranks at the start */
     ddp__links links[2];  /* emulated links of cfg.net and cfg.net_script, and of cfg.net2. Without paths if
                              these are not set. */
+    const ddp__strategies *list; /* the available strategies */
     ddp_strategy_ops ops;
     void *self;                   /* the strategy's memory */
     ddp__strategy_event event;    /* event that the strategy is handling */
@@ -51514,8 +51699,12 @@ DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end
  * reading.h. */
 DDP_LIB const ddp_config *ddp__cfg(const ddp_ctx *d);       /* as resolved */
 DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the running strategy */
-DDP_LIB void *ddp__self(const ddp_ctx *d);                  /* the strategy's memory */
-DDP_LIB ddp_error *ddp__error(ddp_ctx *d);                  /* the first error of the context, which stays
+/* open.c: closes the strategy and prepares the chosen one, whose event `start` follows. The layers can be
+ * declared on again until ddp__layers_freeze. Nothing is in flight. Errors leave the strategy as it was. */
+DDP_LIB ddp_status ddp__strategy_replace(ddp_ctx *d, const ddp_chosen *chosen, ddp_error *err);
+DDP_LIB const ddp__strategies *ddp__strategies_of(const ddp_ctx *d); /* the available strategies */
+DDP_LIB void *ddp__self(const ddp_ctx *d);                           /* the strategy's memory */
+DDP_LIB ddp_error *ddp__error(ddp_ctx *d); /* the first error of the context, which stays
                                                                set */
 DDP_LIB const ddp_logger *ddp__log_of(const ddp_ctx *d);
 DDP_LIB ddp__host *ddp__host_of(ddp_ctx *d); /* the part that graphs use */
@@ -51677,6 +51866,7 @@ DDP_LIB void ddp__dump_failure(ddp_ctx *d);
 /* Implements the read access of other modules to a context. */
 
 const ddp_config *ddp__cfg(const ddp_ctx *d) { return &d->cfg; }
+const ddp__strategies *ddp__strategies_of(const ddp_ctx *d) { return d->list; }
 const ddp_strategy_ops *ddp__ops(const ddp_ctx *d) { return &d->ops; }
 void *ddp__self(const ddp_ctx *d) { return d->self; }
 ddp_error *ddp__error(ddp_ctx *d) { return &d->host.error; }
@@ -52346,6 +52536,7 @@ ddp_ctx *ddp__context_new(const ddp_config *cfg, const ddp__strategies *list, co
     }
     d->host.process = getpid();
     d->host.hooks = hooks;
+    d->list = list;
     if (ddp__config_resolve(cfg ? cfg : &zero, list, &d->cfg, &d->ops, err) || ddp__context_fill(d, err)) {
         ddp__strategy_close(d);
         ddp__context_free(d);
@@ -52366,6 +52557,23 @@ void ddp__graphs_free(ddp_ctx *d)
 void ddp__strategy_close(ddp_ctx *d)
 {
     if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
+}
+
+ddp_status ddp__strategy_replace(ddp_ctx *d, const ddp_chosen *chosen, ddp_error *err)
+{
+    ddp_config c = d->cfg;
+    ddp_strategy_ops ops;
+    void *self = NULL;
+
+    DDP__TRY(ddp__config_choose(d->list, chosen, &c, &ops, err));
+    if (ops.self_bytes) self = ddp__scratch_take(&d->lists, 1, ops.self_bytes);
+    if (ops.self_bytes && !self) return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", ops.name);
+    ddp__strategy_close(d);
+    d->cfg = c; /* its strings stay those of the context */
+    d->ops = ops;
+    d->self = self;
+    d->started = 0;
+    return DDP_OK;
 }
 
 void ddp__context_free(ddp_ctx *d)
@@ -59188,6 +59396,7 @@ typedef struct ddp__landing {
 } ddp__landing;
 
 struct ddp__session {
+    ddp_chosen chosen;      /* the choice of a strategy that chooses, or all-zero */
     ddp__passes *turn;      /* [layers], exists once the session has started */
     const ddp__cut *cut;    /* borrowed, or NULL if each rank has the whole model */
     ddp__layer_cost *model; /* [cut->layers] if all stages follow one plan. NULL if each rank plans its own
@@ -59228,6 +59437,8 @@ struct ddp__session {
 
 /* Allocates the part (part.c). Returns 0 if memory is short. */
 DDP_LIB int ddp__session_open(ddp_ctx *d);
+/* Sets the name and the reason of a choice whose figures are not known. */
+DDP_LIB void ddp__chosen_name(const ddp_ctx *d, ddp_chosen *c, const char *reason);
 
 /* ==== session/part.c ==== [session] */
 /* Allocates the part of a context that belongs to src/session. */
@@ -59247,6 +59458,18 @@ void ddp__edges_set(ddp_ctx *d, int messages, size_t bytes)
 {
     d->session->edge_messages = messages;
     d->session->edge_bytes = bytes;
+}
+
+void ddp__chosen_name(const ddp_ctx *d, ddp_chosen *c, const char *reason)
+{
+    const int stream = c->overlap == (int)DDP_OVERLAP_STREAM, coded = c->wire > (int)DDP_WIRE_F32;
+    char period[32] = "";
+
+    if (c->period > 1) snprintf(period, sizeof period, " --period %d", c->period);
+    snprintf(c->name, sizeof c->name, "%.31s%s%s%s%s", ddp__strategies_of(d)->name((ddp_strategy)c->strategy),
+             stream ? " --overlap stream" : "", coded ? " --wire " : "",
+             coded ? ddp_wire_name((ddp_wire)c->wire) : "", period);
+    snprintf(c->reason, sizeof c->reason, "%s", reason);
 }
 
 /* ==== session/start.h ==== [session] */
@@ -59358,7 +59581,8 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.world = ddp_world(d);
     if (links->path) e.links = links;
     e.deterministic = ddp__cfg(d)->deterministic;
-    e.coding = ddp__wire_coding(ddp__cfg(d)->wire);
+    /* memory for every format, if the strategy may be replaced by one with another format */
+    e.coding = ddp__ops(d)->choose ? DDP_AS_INT8 : ddp__wire_coding(ddp__cfg(d)->wire);
     e.coder = ddp__blocks_coder();
     e.serves = (ddp__ops(d)->traits & DDP_NEEDS_SERVERS) != 0;
     e.no_checksum = ddp__cfg(d)->security.no_checksum;
@@ -59701,6 +59925,21 @@ DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
  * `transfers`. Without the event it is 1 for averages of gradients, which every step has, and the setting
  * `period` for others. 1 without other ranks. */
 DDP_LIB int ddp__period_of(ddp_ctx *d);
+
+/* Lets a strategy with the event `choose` choose the strategy of the rest of the run, and replaces it
+ * (chosen.c). Between two steps, or before the first event of a step, with nothing in flight. Collective.
+ * p: profile. Does nothing without the event. */
+DDP_LIB ddp_status ddp__choose(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
+/* The same with the profile that needs no measurement, if nothing will be measured. */
+DDP_LIB ddp_status ddp__choose_early(ddp_ctx *d, ddp_error *err);
+/* Replaces the strategy by a choice that was made before, as that of a checkpoint. */
+DDP_LIB ddp_status ddp__choose_as(ddp_ctx *d, const ddp_chosen *chosen, ddp_error *err);
+
+/* Makes the profiles that need no measurement: *model of all layers if the plan needs it (else without
+ * layers), *p of this rank's layers. The caller frees both, also after an error (planning.c). */
+DDP_LIB ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err);
+/* Measures layers and links after the profile steps. ddp__plan_measured follows. */
+DDP_LIB ddp_status ddp__plan_measure(ddp_ctx *d, ddp_error *err);
 
 /* Makes the plan (planning.c).
  *   early     the first time before the strategy receives a gradient. Otherwise, does nothing
@@ -60451,9 +60690,7 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
     return d->session->cut ? DDP_OK : ddp__profile_sends(d, p, err);
 }
 
-/* Makes the profiles that need no measurement: *model of all layers if the plan needs it (else without
- * layers), *p of this rank's layers. The caller frees both, also after an error. */
-static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
+ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
 {
     if (ddp__cfg(d)->profile_path && !d->session->cut) return ddp__profile_from_file(d, p, err);
     if (ddp__cfg(d)->profile_path) {
@@ -60538,12 +60775,18 @@ ddp_status ddp__plan_early(ddp_ctx *d, ddp_error *err)
     return ddp__predict_from_file(d, err);
 }
 
-ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
+ddp_status ddp__plan_measure(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__strategy_drain(d, err));
     DDP__TRY(ddp__device_wait(d, err));
     DDP__TRY(ddp__profile_measured(d, &d->session->profile, err));
     d->session->plan_final = 1;
+    return DDP_OK;
+}
+
+ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
+{
+    ddp__profile_link(d, &d->session->profile); /* a chosen strategy has other messages */
     ddp__follows_set(d, 1);
     DDP__TRY(ddp__plan_make(d, &d->session->profile, err));
     ddp__drift_start(d);
@@ -61109,6 +61352,10 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->strategy = ddp__ops(d)->name;
     s->optimizer = ddp__optimizer(d)->name;
     s->period = ddp__cfg(d)->period;
+    if (d->session->chosen.strategy) {
+        s->overlap = ddp__overlap_name(ddp__cfg(d)->outer.overlap);
+        s->wire = ddp_wire_name(ddp__cfg(d)->wire);
+    }
     s->model = ddp__model_hash(d);
     s->run = d->session->saves_as;
     s->check = ddp__worker_is_sane;
@@ -61951,6 +62198,10 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     s->layers = ddp__layers(d);
     snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", ddp__ops(d)->name,
              ddp__cfg(d)->period, ddp__cfg(d)->micro_batches, ddp_wire_name(ddp__cfg(d)->wire));
+    l->chosen[0] = d->session->chosen.strategy;
+    l->chosen[1] = (int)ddp__cfg(d)->outer.overlap;
+    l->chosen[2] = (int)ddp__cfg(d)->wire;
+    l->chosen[3] = ddp__cfg(d)->period;
     memcpy(s->same, d->session->same, sizeof s->same);
     ddp__program_names(d, s->states);
     s->settings = ddp__settings(d, 1, setting);
@@ -61975,6 +62226,7 @@ void ddp__admission_ready(ddp_ctx *d)
 {
     ddp__join_layout l;
 
+    if (ddp__ops(d)->choose) return; /* a joining worker needs the choice */
     ddp__layout_fill(d, &l);
     ddp__join_ready(d->session->join, ddp__engine_of(d, 0), &l);
 }
@@ -62092,6 +62344,28 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 
 /* ---- joining workers ---- */
 
+/* Takes the choice of the run, if this worker's strategy would choose. */
+static ddp_status ddp__arrival_choice(ddp_ctx *d, const int chosen[DDP__JOIN_CHOSEN], ddp_error *err)
+{
+    ddp_chosen c = DDP__ZEROS;
+
+    if (!ddp__ops(d)->choose) return DDP_OK;
+    if (!chosen[0])
+        return ddp__fail(
+            err, DDP_MISMATCH,
+            "strategy %s: the run was started with a strategy of its own: join with the same strategy",
+            ddp__ops(d)->name);
+    c.strategy = chosen[0];
+    c.overlap = chosen[1];
+    c.wire = chosen[2];
+    c.period = chosen[3];
+    DDP__TRY(ddp__strategy_replace(d, &c, err));
+    ddp__chosen_name(d, &c, "the run had chosen it before this worker joined");
+    d->session->chosen = c;
+    ddp__stats(d)->chosen = &d->session->chosen;
+    return DDP_OK;
+}
+
 ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 {
     const ddp__join_place *place;
@@ -62101,6 +62375,7 @@ ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
     ddp__join_settings(d, &c);
     DDP__TRY(ddp__joiner_open(&c, &d->session->joiner, err));
     place = ddp__joiner_found(d->session->joiner);
+    DDP__TRY(ddp__arrival_choice(d, place->chosen, err));
     DDP__TRY(ddp__context_joins(d, place->id, place->world, place->min_world, err));
     ddp__joining_set(d, DDP__JOINS);
     ddp__log(ddp__log_of(d), DDP_LOG_INFO, "joins as rank %d of %d", ddp_rank(d), ddp_world(d));
@@ -62324,6 +62599,11 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         return ddp__fail(err, DDP_USAGE,
                          "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
                          "first step");
+    if (ddp__ops(d)->choose && d->session->cut)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "strategy %s with stages: it chooses for workers that have the whole model: name a "
+                         "strategy, as `plan choose` recommends it, or use one stage",
+                         ddp__ops(d)->name);
     DDP__TRY(ddp__units_describe(d, err));
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
@@ -62358,6 +62638,63 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     ddp__account_period(d, ddp__period_of(d));
     ddp__account_reset(d);
     return DDP_OK;
+}
+
+/* ==== session/chosen.c ==== [session] */
+/* Replaces a strategy that chooses, such as auto, by its choice. */
+
+ddp_status ddp__choose_as(ddp_ctx *d, const ddp_chosen *chosen, ddp_error *err)
+{
+    const ddp_coding coding = ddp__wire_coding((ddp_wire)chosen->wire);
+
+    DDP__TRY(ddp__strategy_replace(d, chosen, err));
+    d->session->chosen = *chosen;
+    ddp__stats(d)->chosen = &d->session->chosen;
+    if (ddp__engine_of(d, 0)) ddp__engine_code(ddp__engine_of(d, 0), coding);
+    if (ddp__second_of(d)) ddp__engine_code(ddp__second_of(d), coding);
+    /* no rank sends in the new format before all ranks expect it */
+    if (ddp__engine_of(d, 0)) DDP__TRY(ddp__all_come(d, ddp__team_group(d), err));
+    DDP__TRY(ddp__coded_memory(d, err));
+    DDP__TRY(ddp__landing_open(d, err));
+    if (ddp__engine_of(d, 0)) ddp__coded_start(d, 1);
+    DDP__TRY(DDP__EVENT(d, start, (d, ddp__self(d))));
+    ddp__layers_freeze(d);
+    if (ddp__engine_of(d, 0)) ddp__admission_ready(d);
+    ddp__account_period(d, ddp__period_of(d));
+    return DDP_OK;
+}
+
+ddp_status ddp__choose(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
+{
+    const char *name = ddp__ops(d)->name;
+    ddp_chosen c = DDP__ZEROS;
+
+    if (!ddp__ops(d)->choose || ddp_world(d) == 1) return DDP_OK;
+    /* the first rank may be lost before it has sent its choice */
+    if (ddp__leads(d) || ddp__cfg(d)->elastic.min_world)
+        DDP__TRY(DDP__EVENT(d, choose, (d, ddp__self(d), p, &c)));
+    DDP__TRY(ddp__tell(d, ddp__team_group(d), &c, sizeof c, err));
+    DDP__TRY(ddp__choose_as(d, &c, err));
+    if (ddp__leads(d))
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: %s chooses %s: %s", ddp_step(d), name, c.name,
+                 c.reason);
+    return DDP_OK;
+}
+
+ddp_status ddp__choose_early(ddp_ctx *d, ddp_error *err)
+{
+    ddp_profile model = DDP__ZEROS, p = DDP__ZEROS;
+    ddp_status s;
+
+    if (!ddp__ops(d)->choose || !d->session->plan_final) return DDP_OK;
+    s = ddp__profile_first(d, &model, &p, err);
+    if (s == DDP_OK) {
+        ddp__profile_between(d, &p);
+        s = ddp__choose(d, &p, err);
+    }
+    ddp_profile_free(&model);
+    ddp_profile_free(&p);
+    return s;
 }
 
 /* ==== session/save.c ==== [session] */
@@ -62471,6 +62808,38 @@ static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
                  folder);
 }
 
+/* Continues with the strategy that the run of the checkpoint had chosen. */
+static ddp_status ddp__load_choice(ddp_ctx *d, const char *folder, ddp_error *err)
+{
+    ddp__worker s;
+    ddp__checkpoint_chose of;
+    ddp_chosen c = DDP__ZEROS;
+    ddp_overlap overlap = DDP_OVERLAP_DEFAULT;
+    ddp_wire wire = DDP_WIRE_DEFAULT;
+    ddp_status code = ddp__worker_list(d, &s, err);
+
+    if (code == DDP_OK) code = ddp__checkpoint_chosen(&s, folder, &of, err);
+    ddp__worker_free(&s);
+    if (code != DDP_OK || !of.strategy[0]) return code;
+    c.strategy = (int)ddp__strategies_of(d)->named(of.strategy);
+    c.period = of.period;
+    if (c.strategy == DDP_STRATEGY_DEFAULT || !ddp__overlap_named(of.overlap, &overlap) ||
+        !ddp_wire_named(of.wire, &wire))
+        return ddp__fail(
+            err, DDP_FORMAT,
+            "the checkpoint in %.200s is of strategy %.31s, overlap %.15s and wire %.15s, which this "
+            "version does not know",
+            folder, of.strategy, of.overlap, of.wire);
+    c.overlap = (int)overlap;
+    c.wire = (int)wire;
+    ddp__chosen_name(d, &c, "the run of the checkpoint had chosen it");
+    DDP__TRY(ddp__choose_as(d, &c, err));
+    if (ddp__leads(d))
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO,
+                 "continues with %s, which the run of the checkpoint had chosen", c.name);
+    return DDP_OK;
+}
+
 static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
 {
     ddp__worker s;
@@ -62479,6 +62848,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
 
     if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
+    if (ddp__ops(d)->choose) DDP__TRY(ddp__load_choice(d, folder, err));
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_list(d, &s, 0, err);
     if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
@@ -62610,6 +62980,7 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
             ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
                              1.0f / (float)ddp__cfg(d)->micro_batches);
     DDP__TRY(ddp__finite_gradient(d, layer, ddp__error(d)));
+    DDP__TRY(ddp__choose_early(d, ddp__error(d)));
     DDP__TRY(ddp__plan_early(d, ddp__error(d)));
     DDP__TRY(DDP__EVENT(d, backward_end, (d, ddp__self(d), layer)));
     return ddp__posted_look(d);
@@ -62756,6 +63127,13 @@ static ddp_status ddp__timed_together(ddp_ctx *d)
     return ddp__all_come(d, ddp__team_group(d), ddp__error(d));
 }
 
+static ddp_status ddp__profile_over(ddp_ctx *d)
+{
+    DDP__TRY(ddp__plan_measure(d, ddp__error(d)));
+    DDP__TRY(ddp__choose(d, &d->session->profile, ddp__error(d)));
+    return ddp__plan_measured(d, ddp__error(d));
+}
+
 int ddp_step_end(ddp_ctx *d)
 {
     ddp_status s;
@@ -62780,7 +63158,7 @@ int ddp_step_end(ddp_ctx *d)
         s = ddp__pace_step(d, ddp__error(d));
         if (s == DDP_OK) s = ddp__timed_together(d);
         if (s == DDP_OK && !d->session->plan_final && ddp_step(d) == ddp__cfg(d)->profile_steps)
-            s = ddp__plan_measured(d, ddp__error(d));
+            s = ddp__profile_over(d);
         else if (s == DDP_OK && ddp__follows(d))
             s = ddp__drift_step(d, ddp__error(d));
         if (s == DDP_OK) s = ddp__landing_step(d, ddp__error(d));
@@ -63661,6 +64039,7 @@ DDP_LIB void ddp__strategy_mgwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_bytescheduler(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_deft(ddp_strategy_ops *ops); /* delayed.c */
 DDP_LIB void ddp__strategy_osp(ddp_strategy_ops *ops);  /* server_osp.c */
+DDP_LIB void ddp__strategy_auto(ddp_strategy_ops *ops); /* auto.c */
 #endif
 /* server_rules.c: bsp, asp (also ssp and r2sp) */
 DDP_LIB void ddp__strategy_bsp(ddp_strategy_ops *ops);
@@ -65918,6 +66297,167 @@ void ddp__strategy_bytescheduler(ddp_strategy_ops *ops)
     ops->forward_begin = ddp__by_priority_forward_begin;
     ops->step_end = ddp__by_priority_step_end;
     ops->wait = ddp__by_priority_wait;
+}
+
+/* ==== strategy/auto.c ==== [strategy] */
+/* Strategy auto trains as wfbp while layers and links are measured. Then it chooses the strategy that should
+ * reach the loss of ssgd soonest (plan/choose.c). */
+
+typedef struct ddp__auto {
+    ddp__gradient gradient; /* of wfbp, the first member */
+    ddp_loss_table losses;  /* of choice.loss_table, or empty */
+} ddp__auto;
+
+static int ddp__auto_start(ddp_ctx *d, void *self)
+{
+    ddp__auto *x = (ddp__auto *)self;
+    const char *path = ddp_settings(d)->choice.loss_table;
+    ddp_strategy_ops wfbp = DDP__ZEROS;
+    ddp_error err;
+
+    ddp__strategy_wfbp(&wfbp);
+    memset(&err, 0, sizeof err);
+    if (path && ddp_loss_table_read(path, &x->losses, &err)) return ddp_complain(d, err.code, "%s", err.msg);
+    return wfbp.start(d, self);
+}
+
+static void ddp__auto_close(ddp_ctx *d, void *self)
+{
+    ddp__auto *x = (ddp__auto *)self;
+    ddp_strategy_ops wfbp = DDP__ZEROS;
+
+    ddp__strategy_wfbp(&wfbp);
+    ddp_loss_table_free(&x->losses);
+    wfbp.close(d, self);
+}
+
+/* ---- candidates ---- */
+
+static void ddp__auto_settings(const ddp_ctx *d, const ddp_candidate *c, ddp_chosen *out)
+{
+    const char *wire = c->coding > DDP_AS_FLOAT ? ddp__coding_wire(c->coding) : "f32";
+    ddp_wire w = DDP_WIRE_DEFAULT;
+
+    (void)ddp_wire_named(wire, &w);
+    out->strategy = (int)ddp__strategies_of(d)->named(c->strategy);
+    out->overlap = (int)(c->stream ? DDP_OVERLAP_STREAM : DDP_OVERLAP_NONE);
+    out->wire = (int)w;
+    out->period = c->period;
+}
+
+/* Floats per parameter that a candidate stores beyond wfbp: the parameters and the momentum of an outer
+ * optimizer, the delta in flight; with blocks the residual, and the last average. */
+static double ddp__auto_floats(const ddp_candidate *c, const ddp_strategy_ops *ops)
+{
+    const double outer = ops->averages == DDP_AVERAGES_CHANGES ? 3 : 0;
+    const double blocks = !ddp__in_blocks((int)c->coding)            ? 0
+                          : ops->averages == DDP_AVERAGES_PARAMETERS ? 3
+                                                                     : 1;
+
+    return outer + blocks;
+}
+
+/* Returns 1 if the settings of the run permit the candidate, and its memory fits. */
+static int ddp__auto_permits(ddp_ctx *d, const ddp_profile *p, const ddp_candidate *c)
+{
+    const double total = ddp__memory_total();
+    double floats = 0;
+    ddp_config cfg = *ddp_settings(d);
+    ddp_chosen chosen = DDP__ZEROS;
+    ddp_strategy_ops ops;
+    ddp_error why;
+
+    if (cfg.backend && ddp__in_blocks((int)c->coding))
+        return 0; /* its staging buffers have no room for blocks */
+    if (cfg.outer.overlap > DDP_OVERLAP_NONE && !strcmp(c->strategy, "diloco") &&
+        !(c->stream && cfg.outer.overlap == DDP_OVERLAP_STREAM))
+        return 0; /* the program has set another overlap */
+    ddp__auto_settings(d, c, &chosen);
+    memset(&why, 0, sizeof why);
+    if (ddp__config_choose(ddp__strategies_of(d), &chosen, &cfg, &ops, &why)) return 0;
+    for (int l = 0; l < p->layers; l++) floats += p->params[l];
+    return !(total > 0) || cfg.backend ||
+           sizeof(float) * floats * (4 + ddp__auto_floats(c, &ops)) < total; /* 4: of training itself */
+}
+
+static ddp_status ddp__auto_choice(ddp_ctx *d, const ddp__auto *x, const ddp_profile *p,
+                                   ddp_candidate *candidate, ddp_choice *out, ddp_error *err)
+{
+    ddp_choice_options o = DDP__ZEROS;
+    const ddp_config *c = ddp_settings(d);
+    int all;
+    const ddp_candidate *list = ddp_choice_candidates(&all);
+
+    for (int i = 0; i < all; i++)
+        if (ddp__auto_permits(d, p, &list[i])) candidate[o.candidates++] = list[i];
+    if (!o.candidates)
+        return ddp__fail(err, DDP_UNSUPPORTED, "none of %d candidates fits the settings of this run", all);
+    o.profile = p;
+    o.workers = ddp_workers(d);
+    o.period = c->period > 1 ? c->period : 0; /* the program has set it */
+    o.steps = c->choice.steps;
+    o.loss_budget = c->choice.loss_budget;
+    o.candidate = candidate;
+    if (x->losses.count) o.losses = &x->losses;
+    return ddp_choose(&o, out, err);
+}
+
+/* ---- the choice ---- */
+
+static void ddp__auto_name(const ddp_choice_row *r, char *out, size_t room)
+{
+    char options[64];
+
+    (void)ddp_candidate_options(&r->candidate, options, sizeof options);
+    snprintf(out, room, "%.24s%s%s", r->candidate.strategy, *options ? " " : "", options);
+}
+
+static void ddp__auto_report(const ddp_ctx *d, const ddp_choice *c, ddp_chosen *out)
+{
+    const ddp_choice_row *r = &c->row[c->chosen];
+
+    ddp__auto_settings(d, &r->candidate, out);
+    ddp__auto_name(r, out->name, sizeof out->name);
+    out->seconds = r->seconds;
+    out->step_s = r->step_s;
+    out->penalty = r->penalty;
+    out->ssgd_s = c->ssgd_s;
+    snprintf(out->reason, sizeof out->reason, "%s", c->reason);
+    if (c->runner_up < 0) return;
+    ddp__auto_name(&c->row[c->runner_up], out->runner_up, sizeof out->runner_up);
+    out->runner_up_s = c->row[c->runner_up].seconds;
+}
+
+static int ddp__auto_choose(ddp_ctx *d, void *self, const ddp_profile *p, ddp_chosen *out)
+{
+    int all, bad;
+    ddp_candidate *candidate;
+    ddp_choice made = DDP__ZEROS;
+    ddp_error err;
+
+    (void)ddp_choice_candidates(&all);
+    memset(&err, 0, sizeof err);
+    candidate = (ddp_candidate *)ddp__calloc((size_t)all, sizeof *candidate);
+    if (!candidate) return ddp_complain(d, DDP_MEMORY, "out of memory for %d candidates", all);
+    bad = (int)ddp__auto_choice(d, (const ddp__auto *)self, p, candidate, &made, &err);
+    if (bad)
+        bad = ddp_complain(d, err.code, "%s", err.msg);
+    else
+        ddp__auto_report(d, &made, out);
+    ddp_choice_free(&made); /* its rows refer to the candidates */
+    DDP_FREE(candidate);
+    return bad;
+}
+
+void ddp__strategy_auto(ddp_strategy_ops *ops)
+{
+    ddp__strategy_wfbp(ops);
+    /* the number format is part of the choice, and a layer group has its own period */
+    ops->traits = DDP_WITH_CLIP | DDP_WITH_SITES | DDP_WITH_DEVICE | DDP_WITH_FIRST | DDP_WITH_ELASTIC;
+    ops->self_bytes = sizeof(ddp__auto);
+    ops->start = ddp__auto_start;
+    ops->close = ddp__auto_close;
+    ops->choose = ddp__auto_choose;
 }
 
 /* ==== strategy/delayed.h ==== [strategy] */
@@ -68476,6 +69016,7 @@ static const ddp__strategy_entry ddp__strategy_table[] = {
     {DDP_DILOCO, "diloco", ddp__strategy_diloco},
 #ifndef DDP_NO_PLANNERS
     {DDP_SPARSELOCO, "sparseloco", ddp__strategy_diloco},
+    {DDP_AUTO, "auto", ddp__strategy_auto},
 #endif
     {DDP_STRATEGY_DEFAULT, NULL, NULL},
 };

@@ -2522,6 +2522,7 @@ DDP__FAMILY(ddp__cuda_pool_ops,
  * run on the CPU. */
 
 enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine loads at a time */
+#define DDP__FETCHED_BYTES (DDP__FETCHED * DDP__FETCHED * 2) /* that the barrier expects of one load */
 
 #if defined(DDP_CUDA_ON_CPU)
 #include <mma_on_cpu.h>
@@ -2680,7 +2681,7 @@ __device__ static __forceinline__ void ddp__fetch(uint64_t *bar, ddp__bf16 *tile
                    "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%1], "
                    "[%2, {%7, %3, %4, %5}], [%0];\n" ::"r"((uint32_t)__cvta_generic_to_shared(bar)),
                    "r"((uint32_t)__cvta_generic_to_shared(tile)), "l"(map), "r"(head), "r"(row),
-                   "r"(sequence), "n"(DDP__FETCHED * DDP__FETCHED * 2), "r"(0)
+                   "r"(sequence), "n"(DDP__FETCHED_BYTES), "r"(0)
                    : "memory");
 }
 

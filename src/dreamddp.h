@@ -337,6 +337,7 @@
 #include "session/compare.c"
 #include "session/join.c"
 #include "session/start.c"
+#include "session/chosen.c"
 #include "session/save.c"
 #include "session/hooks.c"
 #include "session/session.c"
@@ -350,6 +351,7 @@
 #include "strategy/outer.h"
 #ifndef DDP_NO_PLANNERS
 #include "strategy/gradient_plan.c"
+#include "strategy/auto.c"
 #include "strategy/delayed_plan.c"
 #include "strategy/delayed.c"
 #include "strategy/server_osp.c"

@@ -35,6 +35,7 @@ RECORDS = {
     "ddp__layer_cost": "sums over a model in stages, gathered from its ranks",
     "ddp__link": "rates and times of an emulated link",
     "ddp__links": "emulated links, made from a configuration",
+    "ddp__checkpoint_chose": "a result: the strategy of a checkpoint",
     "ddp__loaded": "a result: the contents of a checkpoint",
     "ddp__mapped": "a file in memory",
     "ddp__net_stats": "a result: statistics of an engine",

@@ -64,7 +64,7 @@ static const char *cli_chapter(const char *chapter)
         {"core", "Strategy"},   {"average", "Average"}, {"plan", "Plan"},         {"gradient", "Gradient"},
         {"deft", "DeFT"},       {"server", "Server"},   {"osp", "OSP"},           {"outer", "Outer"},
         {"timeout", "Timeout"}, {"elastic", "Elastic"}, {"security", "Security"}, {"network", "Network"},
-        {"device", "Device"},   {"debug", "Debug"}};
+        {"device", "Device"},   {"debug", "Debug"},     {"choice", "Choice"}};
 
     for (size_t i = 0; chapter && i < sizeof titles / sizeof titles[0]; i++)
         if (!strcmp(titles[i][0], chapter)) return titles[i][1];

@@ -15,7 +15,8 @@ enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000, TRAINING_SLOTS = 20000, TR
 
 /* The results of one rank. */
 typedef struct training_rank {
-    ddp_stats stats;
+    ddp_stats stats;       /* chosen is NULL: the copy follows */
+    ddp_chosen chosen;     /* of strategy auto */
     ddp_report_step *step; /* [steps] of this rank, starting at step `from` */
     double *wait_s;        /* [steps] waited for communication */
     long from;             /* first step of the rank, later than the first step of the run if the rank
@@ -914,6 +915,8 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, int
 
     if (bad) return bad;
     ddp_get_stats(d, &own->stats);
+    if (own->stats.chosen) own->chosen = *own->stats.chosen;
+    own->stats.chosen = NULL;
     training_counted(&own->stats, profiled, pause);
     bad = training_gather(d, t, own, m, began, &sum);
     own->spans = ddp_trace_copy(d, own->span, TRAINING_SPANS);

@@ -1,4 +1,4 @@
-/* Four workers on this machine train a small GPT on real text over a slow link, under five strategies or the
+/* Four workers on this machine train a small GPT on real text over a slow link, under six strategies or the
  * strategies of --strategies. Measures how much of the communication each strategy hides.
  *
  *   cc -O2 -I. examples/quickstart/quickstart.c -o quickstart -lm -lpthread && ./quickstart
@@ -42,7 +42,7 @@ static int parse(quickstart *q, int argc, char **argv)
         {"--data", CLI_TEXT, &q->data, "FILE", "text to train on [dreamddp.h]"},
         {"Strategy", CLI_GROUP, NULL, NULL, NULL},
         {"--strategies", CLI_TEXT, &q->strategies, "A,B,..",
-         "strategies to compare, or all [ssgd,wfbp,localsgd,enp,dreamddp]"},
+         "strategies to compare, or all [ssgd,wfbp,localsgd,enp,dreamddp,auto]"},
         {"--period", CLI_COUNT, &q->period, "H", "steps in which each layer is averaged once [4]"},
         {"--workers", CLI_COUNT, &q->workers, "N", "number of worker processes [4]"},
         {"--net", CLI_TEXT, &q->net, "RATE,DELAY", "emulated link of each worker [100mbit,1ms]"},
@@ -73,7 +73,8 @@ static ddp_status train(quickstart *q, int s, ddp_error *err)
     memset(&cfg, 0, sizeof cfg);
     cfg.strategy = q->strategy[s];
     cfg.world = (int)q->workers;
-    cfg.period = (int)q->period;
+    if (cfg.strategy != DDP_AUTO) cfg.period = (int)q->period; /* auto chooses its own */
+    cfg.choice.steps = (double)q->steps;
     if (ddp_strategy_traits(cfg.strategy) & DDP_NEEDS_SERVERS) cfg.server.count = DDP_SERVERS_COLOCATED;
     cfg.net = q->net;
     cfg.seed = (uint64_t)q->seed;
@@ -224,6 +225,15 @@ static void print_profile(const quickstart *q)
     printf("\n\n");
 }
 
+/* Prints what auto has chosen, and why. */
+static void print_choice(const quickstart *q)
+{
+    for (int s = 0; s < q->count; s++) {
+        const ddp_chosen *c = &q->result[s]->rank[0].chosen;
+        if (c->strategy) printf("\nauto chose %s: %s\n", c->name, c->reason);
+    }
+}
+
 static ddp_status write_lines(quickstart *q, const char *path, ddp_error *err)
 {
     ddp_jsonl *j = ddp_jsonl_open(path, err);
@@ -256,6 +266,7 @@ static ddp_status report(quickstart *q, ddp_error *err)
     snprintf(path[2], sizeof path[2], "%s.jsonl", q->out);
     print_profile(q);
     s = ddp_report_table(&q->data_, stdout, err);
+    if (s == DDP_OK) print_choice(q);
     if (s == DDP_OK) s = ddp_report_html(&q->data_, path[0], err);
     if (s == DDP_OK) s = ddp_report_trace(&q->data_, path[1], err);
     if (s == DDP_OK) s = write_lines(q, path[2], err);
@@ -357,7 +368,7 @@ int main(int argc, char **argv)
     ddp_error err;
     int code, s;
 
-    q.strategies = "ssgd,wfbp,localsgd,enp,dreamddp";
+    q.strategies = "ssgd,wfbp,localsgd,enp,dreamddp,auto";
     q.data = "dreamddp.h";
     q.net = "100mbit,1ms";
     q.out = "quickstart";

@@ -107,6 +107,9 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"Strategy", CLI_GROUP, NULL, NULL, NULL},
         {"--strategy", CLI_TEXT, &p->strategy, "NAME", strategy_help(p)},
         {"--period", CLI_SETTING, &p->cfg, "H", NULL},
+        {"--loss-budget", CLI_SETTING, &p->cfg, "SHARE", NULL},
+        {"--loss-table", CLI_SETTING, &p->cfg, "FILE", NULL},
+        {"--choice-steps", CLI_SETTING, &p->cfg, "N", NULL},
         {"--workers", CLI_COUNT, &p->workers, "N",
          "number of workers to start; with --rank, number of workers in the run [1, or as started by a "
          "launcher]"},

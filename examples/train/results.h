@@ -115,11 +115,23 @@ static ddp_status check_saved(const program *p, ddp_error *err)
                   save, save);
 }
 
+/* The choice of strategy auto. */
+static void write_choice(const ddp_chosen *c, ddp_jsonl *j)
+{
+    ddp_jsonl_string(j, "chosen", c->name);
+    ddp_jsonl_string(j, "runner_up", c->runner_up);
+    ddp_jsonl_number(j, "chosen_s", c->seconds);
+    if (*c->runner_up) ddp_jsonl_number(j, "runner_up_s", c->runner_up_s);
+    ddp_jsonl_number(j, "ssgd_s", c->ssgd_s);
+    ddp_jsonl_string(j, "reason", c->reason);
+}
+
 static void write_results(const program *p, ddp_jsonl *j)
 {
     const training_result *r = p->t.result;
 
     ddp_jsonl_string(j, "strategy", p->strategy);
+    if (r->rank[r->leader].chosen.strategy) write_choice(&r->rank[r->leader].chosen, j);
     ddp_jsonl_integer(j, "workers", r->world);
     ddp_jsonl_number(j, "final_loss", r->final_loss);
     ddp_jsonl_number(j, "first_loss", r->first_loss);

@@ -47,6 +47,7 @@ static ddp_status prepare(program *p, ddp_error *err)
     t->schedule.step_size = p->steps / 3 + 1;
     t->schedule.gamma = 0.1;
     t->steps = p->steps;
+    if (!(p->cfg.choice.steps > 0)) p->cfg.choice.steps = (double)p->steps;
     t->accumulate = p->accumulate;
     t->seed = (uint64_t)p->seed;
     t->ahead = (int)p->ahead;

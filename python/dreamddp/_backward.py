@@ -257,13 +257,17 @@ class Backward:
 
     def end(self):
         self.call("ddp_step_end")
+        if self.wrapped.chooses:
+            self.wrapped.take_choice()
         self.skips_early = not self.averages_gradients and not self.context.deterministic
         if self.exchanges:
             self.put_back()
-        else:
-            if not self.averages_gradients:
-                self.layers.push()
+        if not self.averages_gradients:
+            self.layers.push()
+        if not self.exchanges:
             self.finish_local()
+        # gradients of this step may have been hidden for an exchange, so a choice counts from the next step on
+        self.exchanges = self.averages_gradients and self.context.world > 1
         if self.thins:
             self.hook_next(self.regular)
 

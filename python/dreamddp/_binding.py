@@ -80,6 +80,7 @@ DDP_R2SP = 14
 DDP_OSP = 15
 DDP_DILOCO = 16
 DDP_SPARSELOCO = 17
+DDP_AUTO = 18
 DDP_OVERLAP_DEFAULT = 0
 DDP_OVERLAP_NONE = 1
 DDP_OVERLAP_STREAM = 2
@@ -333,6 +334,10 @@ class ddp_message(Structure):
 
 
 class ddp_transfer(Structure):
+    pass
+
+
+class ddp_chosen(Structure):
     pass
 
 
@@ -711,6 +716,10 @@ class ddp_config_plan(Structure):
     _fields_ = [("paper", c_int), ("solver", c_int), ("cost", c_int), ("fill", c_int)]
 
 
+class ddp_config_choice(Structure):
+    _fields_ = [("steps", c_double), ("loss_budget", c_double), ("loss_table", c_char_p)]
+
+
 class ddp_config_gradient(Structure):
     _fields_ = [("bucket_bytes", c_size_t), ("partition_bytes", c_size_t), ("credit", c_double)]
 
@@ -766,11 +775,11 @@ ddp_config._fields_ = [
     ("deterministic", c_int), ("profile_steps", c_int), ("profile_path", c_char_p),
     ("plan_path", c_char_p), ("no_env", c_int), ("cancel", POINTER(c_int)),
     ("backend", POINTER(ddp_backend)), ("allocator", ddp_allocator), ("logger", ddp_logger),
-    ("average", ddp_config_average), ("plan", ddp_config_plan), ("gradient", ddp_config_gradient),
-    ("deft", ddp_config_deft), ("server", ddp_config_server), ("osp", ddp_config_osp),
-    ("outer", ddp_config_outer), ("timeout", ddp_config_timeout), ("elastic", ddp_config_elastic),
-    ("security", ddp_config_security), ("network", ddp_config_network), ("device", ddp_config_device),
-    ("debug", ddp_config_debug)]
+    ("average", ddp_config_average), ("plan", ddp_config_plan), ("choice", ddp_config_choice),
+    ("gradient", ddp_config_gradient), ("deft", ddp_config_deft), ("server", ddp_config_server),
+    ("osp", ddp_config_osp), ("outer", ddp_config_outer), ("timeout", ddp_config_timeout),
+    ("elastic", ddp_config_elastic), ("security", ddp_config_security),
+    ("network", ddp_config_network), ("device", ddp_config_device), ("debug", ddp_config_debug)]
 ddp_setting._fields_ = [
     ("field", c_char_p), ("member", c_char_p), ("variable", c_char_p), ("preset", c_char_p),
     ("help", c_char_p), ("same", c_int), ("chapter", c_char * 16), ("flag", c_char * 40),
@@ -822,6 +831,10 @@ ddp_message._fields_ = [
     ("filler", c_int), ("round", c_char), ("counts_as", c_char), ("here", c_char), ("levels", c_char)]
 ddp_transfer._fields_ = [
     ("step", c_int), ("first", c_int), ("last", c_int), ("behind", c_int)]
+ddp_chosen._fields_ = [
+    ("strategy", c_int), ("overlap", c_int), ("wire", c_int), ("period", c_int), ("name", c_char * 96),
+    ("runner_up", c_char * 96), ("seconds", c_double), ("runner_up_s", c_double), ("ssgd_s", c_double),
+    ("step_s", c_double), ("penalty", c_double), ("reason", c_char * 400)]
 ddp_blob._fields_ = [
     ("bytes", POINTER(c_ubyte)), ("size", c_size_t)]
 ddp_strategy_ops._fields_ = [
@@ -849,7 +862,8 @@ ddp_strategy_ops._fields_ = [
     ("plan_exposed", CFUNCTYPE(c_double, c_void_p)),
     ("transfers", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_int), POINTER(ddp_transfer), c_int)),
     ("plan_adapt", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_int), POINTER(ddp_blob), POINTER(c_int))),
-    ("due", CFUNCTYPE(c_int, c_void_p, c_void_p, c_int))]
+    ("due", CFUNCTYPE(c_int, c_void_p, c_void_p, c_int)),
+    ("choose", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(ddp_profile), POINTER(ddp_chosen)))]
 ddp_link._fields_ = [
     ("alpha_s", c_double), ("beta_s", c_double)]
 ddp_linkfit._fields_ = [
@@ -874,7 +888,8 @@ ddp_stats._fields_ = [
     ("compute_s", c_double), ("median_compute_s", c_double), ("slowest_rank", c_int),
     ("slow_ratio", c_double), ("optimizer_bytes", c_size_t), ("not_finite", c_long),
     ("counted_from", c_long), ("counted_periods", c_long), ("period", c_int),
-    ("wait_total_s", c_double), ("landing_moves", c_long), ("corrected_step_s", c_double)]
+    ("wait_total_s", c_double), ("landing_moves", c_long), ("corrected_step_s", c_double),
+    ("chosen", POINTER(ddp_chosen))]
 ddp_note._fields_ = [
     ("kind", c_int), ("step", c_long), ("time_s", c_double), ("rank", c_int), ("workers", c_int),
     ("before", c_double), ("now", c_double)]
@@ -1187,9 +1202,9 @@ ddp_backend._fields_ = [
 
 STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_step_info, ddp_program_state, ddp_config, ddp_setting,
         ddp_block, ddp_matrix, ddp_layer, ddp_update, ddp_optimizer, ddp_lr_schedule, ddp_piece, ddp_received,
-        ddp_owner, ddp_maker, ddp_message, ddp_transfer, ddp_blob, ddp_strategy_ops, ddp_link, ddp_linkfit,
-        ddp_profile, ddp_oplist_entry, ddp_oplist, ddp_stats, ddp_note, ddp_span, ddp_link_stats, ddp_pair,
-        ddp_probe_result, ddp_sites, ddp_ring_choice, ddp_network, ddp_loss_point, ddp_loss_table,
+        ddp_owner, ddp_maker, ddp_message, ddp_transfer, ddp_chosen, ddp_blob, ddp_strategy_ops, ddp_link,
+        ddp_linkfit, ddp_profile, ddp_oplist_entry, ddp_oplist, ddp_stats, ddp_note, ddp_span, ddp_link_stats,
+        ddp_pair, ddp_probe_result, ddp_sites, ddp_ring_choice, ddp_network, ddp_loss_point, ddp_loss_table,
         ddp_plan_options, ddp_plan, ddp_timeline_options, ddp_interval, ddp_timeline, ddp_knapsack_problem,
         ddp_delayed_options, ddp_delayed_send, ddp_delayed_step, ddp_delayed_plan, ddp_preserver, ddp_preserved,
         ddp_served, ddp_place_options, ddp_placement, ddp_workload_options, ddp_workload_message, ddp_workload,

@@ -208,11 +208,17 @@ class Context(Collectives, Beside):
 
     def stats(self):
         """Returns ddp_stats as a dict. "link" is (alpha in seconds, seconds per byte). The predictions are None if
-        there is none."""
+        there is none. "chosen" is a dict of the choice of strategy auto, or None."""
         s = c.ddp_stats()
         self.lib.ddp_get_stats(self._alive(), s)
         out = {name: getattr(s, name) for name, _ in s._fields_}
         out.update(strategy=s.strategy.decode(), bytes_as=list(s.bytes_as), link=(s.link.alpha_s, s.link.beta_s))
+        if s.chosen:
+            made = s.chosen.contents
+            out["chosen"] = {name: value.decode() if isinstance(value, bytes) else value
+                             for name, value in ((name, getattr(made, name)) for name, _ in made._fields_)}
+        else:
+            out["chosen"] = None
         if not s.predicted_step_s > 0:
             out.update(predicted_step_s=None, predicted_hidden_pct=None)
         return out

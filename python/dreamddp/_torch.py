@@ -19,6 +19,7 @@ from ._state import ProgramState
 
 UPDATES_ITSELF = ("deft", "bsp", "asp", "ssp", "r2sp", "osp")
 AVERAGES_PARAMETERS = ("localsgd", "enp", "dreamddp", "diloco", "sparseloco")
+CHOOSES = "auto"  # averages gradients until it has chosen
 AVERAGES_AT_STEP_END = ("localsgd", "diloco", "sparseloco")  # unless they stream
 
 
@@ -41,6 +42,7 @@ class Wrapped:
         self.context, self.model, self.extra_state = context, model, dict(extra_state or {})
         self.local = 0        # > 0: inside no_sync
         self.joining = False  # inside join
+        self.chooses = context.strategy() == CHOOSES
         self.averages_gradients = context.strategy() not in AVERAGES_PARAMETERS
         # strategies that average parameters do not read gradients. On a device the library's copy replaces the program's
         self.reads_gradients = self.averages_gradients or context.device != "cpu" or context.clips
@@ -75,6 +77,15 @@ class Wrapped:
         self.context.set_optimizer("own_first" if self.averages_after_update else "own")
         self.registered.push()
         self.buffers.share()
+
+    def take_choice(self):
+        """Follows a strategy that was chosen since the last call."""
+        strategy = self.context.strategy()
+        if strategy == CHOOSES:
+            return
+        self.chooses = False
+        self.averages_gradients = strategy not in AVERAGES_PARAMETERS
+        self.backward.averages_gradients = self.averages_gradients
 
     def check_arguments(self, model, optimizers):
         if not isinstance(model, torch.nn.Module) or not all(isinstance(o, torch.optim.Optimizer) for o in optimizers):

@@ -255,6 +255,13 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     return status;
 }
 
+void ddp__engine_code(ddp__engine *e, ddp_coding coding)
+{
+    pthread_mutex_lock(&e->lock);
+    e->cfg.coding = coding;
+    pthread_mutex_unlock(&e->lock);
+}
+
 int ddp__engine_width(const ddp__engine *e) { return e->width; }
 
 int ddp__engine_relayed(const ddp__engine *e, int peer) { return ddp__wire_relay(e->wire, peer) >= 0; }

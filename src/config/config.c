@@ -138,6 +138,7 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     ddp_config c = *given;
     ddp__env env = DDP__ZEROS;
     ddp__links links;
+    int period;
 
     DDP__TRY(ddp__config_check(list, &c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
@@ -155,9 +156,17 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
         else if (given->world < 1)
             ddp__log(&log, DDP_LOG_WARN, "%s", env.note);
     }
+    period = c.period;
     ddp__config_defaults(list, &c);
     DDP__TRY(ddp__config_check(list, &c, err));
     DDP__TRY(ddp__config_strategy(list, &c, ops, err));
+    if (ops->choose && c.plan_path)
+        return ddp__fail(
+            err, DDP_ARG,
+            "strategy %s with plan_path %.200s: it makes its plan after its choice: leave plan_path unset, "
+            "or name the strategy of the plan",
+            ops->name, c.plan_path);
+    if (ops->choose && period == 0) c.period = 1; /* every candidate has its own */
     if (ops->settle) DDP__TRY(ops->settle(ops, &c, err));
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
     DDP__TRY(ddp__config_sockets(&c, err));
@@ -176,6 +185,21 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     }
     *out = c;
     return DDP_OK;
+}
+
+ddp_status ddp__config_choose(const ddp__strategies *list, const ddp_chosen *chosen, ddp_config *c,
+                              ddp_strategy_ops *ops, ddp_error *err)
+{
+    c->strategy = (ddp_strategy)chosen->strategy;
+    c->own_strategy = NULL;
+    c->outer.overlap = (ddp_overlap)chosen->overlap;
+    c->wire = (ddp_wire)chosen->wire;
+    if (chosen->period > 0) c->period = chosen->period;
+    DDP__TRY(ddp__config_check(list, c, err));
+    DDP__TRY(ddp__config_strategy(list, c, ops, err));
+    if (ops->choose) return ddp__fail(err, DDP_ARG, "strategy %s cannot be a choice", ops->name);
+    if (ops->settle) DDP__TRY(ops->settle(ops, c, err));
+    return ddp__goes_check(c, ops, 0, err);
 }
 
 void ddp__config_free(ddp_config *c)

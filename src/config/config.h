@@ -23,13 +23,14 @@ typedef enum ddp_strategy {
     DDP_BYTESCHEDULER,    /* parts of gradients by priority: those of the first layers first */
     DDP_USBYTE,           /* bytescheduler with unequal parts and a searched order */
     DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
-    DDP_BSP,       /* gradients to servers, one update (docs/howto/servers.md), bit-identical to ssgd */
-    DDP_ASP,       /* each push to a server is a separate update */
-    DDP_SSP,       /* asp. No worker is more than server.staleness steps ahead. */
-    DDP_R2SP,      /* asp, but the workers push one after the other */
-    DDP_OSP,       /* bsp. The least important layers are sent and corrected during the next step. */
-    DDP_DILOCO,    /* deltas of H steps, averaged for an outer optimizer (docs/explanation/diloco.md) */
-    DDP_SPARSELOCO /* diloco with the largest 1/64 of the deltas, in 2 bits each */
+    DDP_BSP,        /* gradients to servers, one update (docs/howto/servers.md), bit-identical to ssgd */
+    DDP_ASP,        /* each push to a server is a separate update */
+    DDP_SSP,        /* asp. No worker is more than server.staleness steps ahead. */
+    DDP_R2SP,       /* asp, but the workers push one after the other */
+    DDP_OSP,        /* bsp. The least important layers are sent and corrected during the next step. */
+    DDP_DILOCO,     /* deltas of H steps, averaged for an outer optimizer (docs/explanation/diloco.md) */
+    DDP_SPARSELOCO, /* diloco with the largest 1/64 of the deltas, in 2 bits each */
+    DDP_AUTO        /* one of wfbp, dreamddp and diloco, chosen after the measured steps */
 } ddp_strategy;
 
 /* diloco, sparseloco: the step in which an average must be complete. */
@@ -179,6 +180,15 @@ struct ddp_config {
         ddp_cost cost;     /* cost model (default: window; timeline without forward hooks) */
         ddp_fill fill;     /* extra transfers in the idle time of the link (default: none) */
     } plan;
+
+    /* The choice of strategy auto (docs/explanation/choice.md). */
+    struct {
+        double steps; /* N, the steps of the whole run (default: 1000) */
+        /* largest predicted loss increase over ssgd after N steps, as a share, at most 1; or DDP_LOSS_EXACT:
+         * only strategies that are bit-identical to ssgd (default: 0.05) */
+        double loss_budget;
+        const char *loss_table; /* CSV of measured losses in place of the built-in one (default: NULL) */
+    } choice;
 
     /* Messages of gradients: wfbp, ascwfbp, bytescheduler, usbyte, deft. */
     struct {

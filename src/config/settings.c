@@ -110,6 +110,14 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_C(plan.fill, "fill", "FILL", DDP__MATCH, ddp__fills_set,
               "extra transfers of the partial plan in the idle time of the link"),
 
+    DDP__OF_R(choice.steps, "choice_steps", "CHOICE_STEPS", DDP__MATCH, 1, 1e12, "steps", "1000",
+              "auto: steps of the whole run, whose loss with ssgd the choice is about"),
+    DDP__OF_R(choice.loss_budget, "loss_budget", "LOSS_BUDGET", DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1, "",
+              "0.05",
+              "auto: largest predicted loss increase over ssgd, as a share; 0: bit-identical to ssgd"),
+    DDP__OF_T(choice.loss_table, "loss_table", "LOSS_TABLE", DDP__ALL, "the built-in table",
+              "auto: CSV of measured losses, with the columns of bench/loss_table.csv"),
+
     DDP__OF_N(gradient.bucket_bytes, "bucket_bytes", "BUCKET_BYTES", DDP__JOINED | DDP__FILL, 1, 0, "bytes",
               "26214400", "wfbp, ascwfbp: size of a bucket; the first has 1 MiB"),
     DDP__OF_N(gradient.partition_bytes, "partition_bytes", "PARTITION_BYTES", DDP__MATCH | DDP__FILL, 256, 0,
@@ -257,6 +265,9 @@ int ddp_algorithm_named(const char *name, ddp_algorithm *out)
     return ddp__chosen(ddp__algorithms, name, out);
 }
 int ddp_wire_named(const char *name, ddp_wire *out) { return ddp__chosen(ddp__wires, name, out); }
+
+int ddp__overlap_named(const char *name, ddp_overlap *out) { return ddp__chosen(ddp__overlaps, name, out); }
+const char *ddp__overlap_name(ddp_overlap overlap) { return ddp__name_of(ddp__overlaps, (int)overlap); }
 
 const char *ddp_wire_name(ddp_wire wire)
 {

@@ -20,6 +20,10 @@ typedef struct ddp__strategies {
 DDP_LIB ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *list, ddp_config *out,
                                        ddp_strategy_ops *ops, ddp_error *err);
 DDP_LIB void ddp__config_free(ddp_config *c);
+/* Applies a choice to a resolved configuration, and fills *ops. Errors: DDP_UNSUPPORTED or DDP_ARG if a
+ * setting of the run does not fit the chosen strategy. *c must then not be used. */
+DDP_LIB ddp_status ddp__config_choose(const ddp__strategies *list, const ddp_chosen *chosen, ddp_config *c,
+                                      ddp_strategy_ops *ops, ddp_error *err);
 
 /* ---- settings.c: the table of fields, variables, ranges and defaults ---- */
 
@@ -31,6 +35,8 @@ DDP_LIB void ddp__strategy_names(const ddp__strategies *list, char *out,
 DDP_LIB ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
                                        ddp_error *err); /* checks each field alone */
 DDP_LIB void ddp__settings_default(const ddp__strategies *list, ddp_config *c);
+DDP_LIB int ddp__overlap_named(const char *name, ddp_overlap *out); /* returns 0 if the name is unknown */
+DDP_LIB const char *ddp__overlap_name(ddp_overlap overlap);
 DDP_LIB int ddp__settings_own(ddp_config *c); /* copies texts. Returns 0 if memory is short. */
 DDP_LIB void ddp__settings_disown(ddp_config *c);
 /* env_check_names rejects unknown variables. env_fill fills fields of c that are zero. */

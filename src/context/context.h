@@ -31,7 +31,8 @@
     X(plan_adopt)      \
     X(plan_take)       \
     X(plan_fits)       \
-    X(plan_adapt)
+    X(plan_adapt)      \
+    X(choose)
 
 /* clang-format off */
 typedef enum ddp__strategy_event {
@@ -116,6 +117,7 @@ struct ddp_ctx {
     int rank, world, met; /* id, number of ids, number of ranks at the start */
     ddp__links links[2];  /* emulated links of cfg.net and cfg.net_script, and of cfg.net2. Without paths if
                              these are not set. */
+    const ddp__strategies *list; /* the available strategies */
     ddp_strategy_ops ops;
     void *self;                   /* the strategy's memory */
     ddp__strategy_event event;    /* event that the strategy is handling */
@@ -175,8 +177,12 @@ DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end
  * reading.h. */
 DDP_LIB const ddp_config *ddp__cfg(const ddp_ctx *d);       /* as resolved */
 DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the running strategy */
-DDP_LIB void *ddp__self(const ddp_ctx *d);                  /* the strategy's memory */
-DDP_LIB ddp_error *ddp__error(ddp_ctx *d);                  /* the first error of the context, which stays
+/* open.c: closes the strategy and prepares the chosen one, whose event `start` follows. The layers can be
+ * declared on again until ddp__layers_freeze. Nothing is in flight. Errors leave the strategy as it was. */
+DDP_LIB ddp_status ddp__strategy_replace(ddp_ctx *d, const ddp_chosen *chosen, ddp_error *err);
+DDP_LIB const ddp__strategies *ddp__strategies_of(const ddp_ctx *d); /* the available strategies */
+DDP_LIB void *ddp__self(const ddp_ctx *d);                           /* the strategy's memory */
+DDP_LIB ddp_error *ddp__error(ddp_ctx *d); /* the first error of the context, which stays
                                                                set */
 DDP_LIB const ddp_logger *ddp__log_of(const ddp_ctx *d);
 DDP_LIB ddp__host *ddp__host_of(ddp_ctx *d); /* the part that graphs use */

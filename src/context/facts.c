@@ -2,6 +2,7 @@
 #include "context/context.h"
 
 const ddp_config *ddp__cfg(const ddp_ctx *d) { return &d->cfg; }
+const ddp__strategies *ddp__strategies_of(const ddp_ctx *d) { return d->list; }
 const ddp_strategy_ops *ddp__ops(const ddp_ctx *d) { return &d->ops; }
 void *ddp__self(const ddp_ctx *d) { return d->self; }
 ddp_error *ddp__error(ddp_ctx *d) { return &d->host.error; }

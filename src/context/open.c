@@ -37,6 +37,7 @@ ddp_ctx *ddp__context_new(const ddp_config *cfg, const ddp__strategies *list, co
     }
     d->host.process = getpid();
     d->host.hooks = hooks;
+    d->list = list;
     if (ddp__config_resolve(cfg ? cfg : &zero, list, &d->cfg, &d->ops, err) || ddp__context_fill(d, err)) {
         ddp__strategy_close(d);
         ddp__context_free(d);
@@ -57,6 +58,23 @@ void ddp__graphs_free(ddp_ctx *d)
 void ddp__strategy_close(ddp_ctx *d)
 {
     if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
+}
+
+ddp_status ddp__strategy_replace(ddp_ctx *d, const ddp_chosen *chosen, ddp_error *err)
+{
+    ddp_config c = d->cfg;
+    ddp_strategy_ops ops;
+    void *self = NULL;
+
+    DDP__TRY(ddp__config_choose(d->list, chosen, &c, &ops, err));
+    if (ops.self_bytes) self = ddp__scratch_take(&d->lists, 1, ops.self_bytes);
+    if (ops.self_bytes && !self) return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", ops.name);
+    ddp__strategy_close(d);
+    d->cfg = c; /* its strings stay those of the context */
+    d->ops = ops;
+    d->self = self;
+    d->started = 0;
+    return DDP_OK;
 }
 
 void ddp__context_free(ddp_ctx *d)

@@ -70,6 +70,8 @@ typedef struct ddp_stats {
                                 arrived late, or early for several periods */
     double corrected_step_s; /* predicted_step_s for the rate of the link that training has observed since the
                                 plan, updated every period */
+    const struct ddp_chosen *chosen; /* auto: the choice and its reason, borrowed until ddp_close. NULL before
+                                        it, and under other strategies */
 } ddp_stats;
 
 /* ddp_get_stats - stores the current statistics of this rank in *out. Call it between hooks. Local. */

@@ -6,10 +6,8 @@
 
 #include "cuda/rows.cuh"
 
-enum {
-    DDP__FETCHED = 64, /* rows and columns that the copy engine loads at a time */
-    DDP__FETCHED_BYTES = DDP__FETCHED * DDP__FETCHED * 2 /* bytes that the barrier expects of one load */
-};
+enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine loads at a time */
+#define DDP__FETCHED_BYTES (DDP__FETCHED * DDP__FETCHED * 2) /* that the barrier expects of one load */
 
 #if defined(DDP_CUDA_ON_CPU)
 #include <mma_on_cpu.h>

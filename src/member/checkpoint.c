@@ -434,6 +434,39 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     return ddp__worker_gather(s, words, 1, err); /* either all ranks continue, or no rank does */
 }
 
+static ddp_status ddp__checkpoint_chosen_by(ddp__worker *s, const char *folder, uint64_t *words, char *path,
+                                            ddp__manifest *m, ddp_error *err)
+{
+    long step = 0;
+
+    DDP__TRY(ddp__checkpoint_fits(folder, err));
+    DDP__TRY(ddp__checkpoint_choose(s, folder, words, &step, err));
+    ddp__checkpoint_path(path, folder, step, "/manifest.json");
+    return ddp__manifest_read(path, m, err);
+}
+
+ddp_status ddp__checkpoint_chosen(ddp__worker *s, const char *folder, ddp__checkpoint_chose *out,
+                                  ddp_error *err)
+{
+    uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);
+    ddp__manifest m = DDP__ZEROS;
+    char path[DDP__CHECKPOINT_PATH];
+    ddp_status code;
+
+    memset(out, 0, sizeof *out);
+    if (!words) return ddp__fail(err, DDP_MEMORY, "out of memory for a checkpoint of %d workers", s->world);
+    code = ddp__checkpoint_chosen_by(s, folder, words, path, &m, err);
+    if (code == DDP_OK && m.wire && m.overlap) {
+        snprintf(out->strategy, sizeof out->strategy, "%s", m.strategy);
+        snprintf(out->overlap, sizeof out->overlap, "%s", m.overlap);
+        snprintf(out->wire, sizeof out->wire, "%s", m.wire);
+        out->period = m.period;
+    }
+    ddp__manifest_free(&m);
+    DDP_FREE(words);
+    return code;
+}
+
 ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err)
 {
     uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);

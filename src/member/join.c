@@ -59,6 +59,8 @@ static int ddp__place_answer(ddp__visit *v)
         ddp__engine_epoch(j->engine, &info);
         code = ddp__place_choose(v, info.live);
     }
+    for (int i = 0; i < DDP__JOIN_CHOSEN; i++)
+        ddp__hello_put(b + 32 + 4 * i, (uint64_t)j->layout.chosen[i], 4);
     for (int r = 0; r < j->c.world; r++) {
         unsigned char *e = b + 512 + 24 * r;
         if (!j->address[r].size) continue;

@@ -21,7 +21,8 @@ enum {
     DDP__JOIN_WORLD = 64,
     DDP__JOIN_REQUEST = 64,  /* bytes after the hello: verb, wanted id + 1, bytes and number of the clone that
                                 it has */
-    DDP__JOIN_PLACE = 2048,  /* reply to ENTER: status, id, world, addresses of the members */
+    DDP__JOIN_PLACE = 2048,  /* reply to ENTER: status, id, world, choice, addresses of the members */
+    DDP__JOIN_CHOSEN = 4,    /* numbers in it: strategy, overlap, wire, period */
     DDP__JOIN_VERDICT = 512, /* reply to the layout */
     DDP__JOIN_CLONE = 64,    /* reply to TAKE, followed by the bytes and their SHA-256 */
     DDP__REST_HEAD = 4,      /* CRC-32C before each piece of the reply to REST, */
@@ -69,6 +70,8 @@ typedef struct ddp__join_says {
 typedef struct ddp__join_layout {
     ddp__join_says says;
     const char *name[DDP__JOIN_SETTINGS]; /* names of says.value */
+    int chosen[DDP__JOIN_CHOSEN]; /* the choice of a strategy that chooses, or zeros. The reply to ENTER
+                                             has it. */
 } ddp__join_layout;
 
 /* Settings of both sides. Texts and tls are borrowed. */
@@ -142,6 +145,7 @@ DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err
 
 typedef struct ddp__join_place {
     int code, id, world, coordinator, min_world;
+    int chosen[DDP__JOIN_CHOSEN]; /* of the layout of the run */
     uint64_t live;
     ddp__addr address[DDP__JOIN_WORLD];
 } ddp__join_place;

@@ -111,6 +111,7 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
     memset(p, 0, sizeof *p);
     for (int i = 0; i < 5; i++) *field[i] = (int)(uint32_t)ddp__hello_get(b + 4 * i, 4);
     p->live = ddp__hello_get(b + 24, 8);
+    for (int i = 0; i < DDP__JOIN_CHOSEN; i++) p->chosen[i] = (int)ddp__hello_get(b + 32 + 4 * i, 4);
     for (int r = 0; r < DDP__JOIN_WORLD; r++) {
         const unsigned char *e = b + 512 + 24 * r;
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 4), e + 8, &p->address[r])) continue;

@@ -75,9 +75,11 @@ ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp
                    "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64
                    "\",\n \"step\": %ld, \"world\": "
                    "%d, \"copies\": %d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, "
-                   "\"generation\": %d, \"optimizer\": ",
+                   "\"generation\": %d, ",
                    s->run, s->step, s->world, s->copies, s->strategy, s->period,
                    ddp__said_equal(said, s->world) ? "true" : "false", generation);
+    if (s->wire) ddp__text_addf(&t, "\"overlap\": \"%s\", \"wire\": \"%s\", ", s->overlap, s->wire);
+    ddp__text_addf(&t, "\"optimizer\": ");
     ddp__json_string(&t, s->optimizer);
     ddp__manifest_ranks(&t, "hash", said, s->world, 0);
     ddp__manifest_ranks(&t, "cut", said, s->world, 1);
@@ -221,6 +223,10 @@ ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err
     m->copies = (int)whole[3];
     v = ddp__json_get(m->root, "generation");
     m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
+    v = ddp__json_get(m->root, "overlap");
+    m->overlap = v && v->kind == DDP__JSON_STRING ? v->string : NULL;
+    v = ddp__json_get(m->root, "wire");
+    m->wire = v && v->kind == DDP__JSON_STRING ? v->string : NULL;
     v = ddp__json_get(m->root, "synchronised");
     m->synchronised = v && v->kind == DDP__JSON_TRUE;
     return ddp__manifest_said(path, m, err);

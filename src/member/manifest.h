@@ -14,6 +14,7 @@ typedef struct ddp__manifest {
     int older; /* 1: a checkpoint of format 4 */
     uint64_t run, model;
     const char *strategy, *optimizer; /* borrowed from root */
+    const char *overlap, *wire;       /* the same, or NULL if the strategy did not choose them */
     ddp__said *said;                  /* [world], without `common` */
 } ddp__manifest;
 

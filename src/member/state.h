@@ -65,9 +65,10 @@ typedef struct ddp__worker {
     long step;
     const char *strategy, *optimizer; /* names, borrowed as all texts */
     int period;
-    uint64_t model;     /* hash of its operators */
-    uint64_t run;       /* identity of the run that saves. 0 means that it has not saved yet. */
-    const char **layer; /* [layers], and "" */
+    const char *overlap, *wire; /* settings that a strategy chose for itself (auto), or NULL */
+    uint64_t model;             /* hash of its operators */
+    uint64_t run;               /* identity of the run that saves. 0 means that it has not saved yet. */
+    const char **layer;         /* [layers], and "" */
     int layers;
     const char *const *whole; /* [wholes] layers of the model, of which a stage has a part */
     int wholes;
@@ -179,6 +180,15 @@ typedef struct ddp__loaded {
  * error and nothing changes. Sets s->run to the run of the files. Collective. No message may be in flight. */
 DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite,
                                         ddp_error *err);
+/* The strategy of a checkpoint, if a strategy had chosen it. Empty texts: it had not. */
+typedef struct ddp__checkpoint_chose {
+    char strategy[32], overlap[16], wire[16];
+    int period;
+} ddp__checkpoint_chose;
+
+/* Reads which strategy the run of the newest checkpoint had chosen. Collective. */
+DDP_LIB ddp_status ddp__checkpoint_chosen(ddp__worker *s, const char *folder, ddp__checkpoint_chose *out,
+                                          ddp_error *err);
 /* Loads the newest checkpoint into s, including s->run. Collective. */
 DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err);
 

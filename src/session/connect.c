@@ -79,7 +79,8 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.world = ddp_world(d);
     if (links->path) e.links = links;
     e.deterministic = ddp__cfg(d)->deterministic;
-    e.coding = ddp__wire_coding(ddp__cfg(d)->wire);
+    /* memory for every format, if the strategy may be replaced by one with another format */
+    e.coding = ddp__ops(d)->choose ? DDP_AS_INT8 : ddp__wire_coding(ddp__cfg(d)->wire);
     e.coder = ddp__blocks_coder();
     e.serves = (ddp__ops(d)->traits & DDP_NEEDS_SERVERS) != 0;
     e.no_checksum = ddp__cfg(d)->security.no_checksum;

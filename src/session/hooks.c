@@ -115,6 +115,7 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
             ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count,
                              1.0f / (float)ddp__cfg(d)->micro_batches);
     DDP__TRY(ddp__finite_gradient(d, layer, ddp__error(d)));
+    DDP__TRY(ddp__choose_early(d, ddp__error(d)));
     DDP__TRY(ddp__plan_early(d, ddp__error(d)));
     DDP__TRY(DDP__EVENT(d, backward_end, (d, ddp__self(d), layer)));
     return ddp__posted_look(d);
@@ -261,6 +262,13 @@ static ddp_status ddp__timed_together(ddp_ctx *d)
     return ddp__all_come(d, ddp__team_group(d), ddp__error(d));
 }
 
+static ddp_status ddp__profile_over(ddp_ctx *d)
+{
+    DDP__TRY(ddp__plan_measure(d, ddp__error(d)));
+    DDP__TRY(ddp__choose(d, &d->session->profile, ddp__error(d)));
+    return ddp__plan_measured(d, ddp__error(d));
+}
+
 int ddp_step_end(ddp_ctx *d)
 {
     ddp_status s;
@@ -285,7 +293,7 @@ int ddp_step_end(ddp_ctx *d)
         s = ddp__pace_step(d, ddp__error(d));
         if (s == DDP_OK) s = ddp__timed_together(d);
         if (s == DDP_OK && !d->session->plan_final && ddp_step(d) == ddp__cfg(d)->profile_steps)
-            s = ddp__plan_measured(d, ddp__error(d));
+            s = ddp__profile_over(d);
         else if (s == DDP_OK && ddp__follows(d))
             s = ddp__drift_step(d, ddp__error(d));
         if (s == DDP_OK) s = ddp__landing_step(d, ddp__error(d));

@@ -48,6 +48,10 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     s->layers = ddp__layers(d);
     snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", ddp__ops(d)->name,
              ddp__cfg(d)->period, ddp__cfg(d)->micro_batches, ddp_wire_name(ddp__cfg(d)->wire));
+    l->chosen[0] = d->session->chosen.strategy;
+    l->chosen[1] = (int)ddp__cfg(d)->outer.overlap;
+    l->chosen[2] = (int)ddp__cfg(d)->wire;
+    l->chosen[3] = ddp__cfg(d)->period;
     memcpy(s->same, d->session->same, sizeof s->same);
     ddp__program_names(d, s->states);
     s->settings = ddp__settings(d, 1, setting);
@@ -72,6 +76,7 @@ void ddp__admission_ready(ddp_ctx *d)
 {
     ddp__join_layout l;
 
+    if (ddp__ops(d)->choose) return; /* a joining worker needs the choice */
     ddp__layout_fill(d, &l);
     ddp__join_ready(d->session->join, ddp__engine_of(d, 0), &l);
 }
@@ -189,6 +194,28 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 
 /* ---- joining workers ---- */
 
+/* Takes the choice of the run, if this worker's strategy would choose. */
+static ddp_status ddp__arrival_choice(ddp_ctx *d, const int chosen[DDP__JOIN_CHOSEN], ddp_error *err)
+{
+    ddp_chosen c = DDP__ZEROS;
+
+    if (!ddp__ops(d)->choose) return DDP_OK;
+    if (!chosen[0])
+        return ddp__fail(
+            err, DDP_MISMATCH,
+            "strategy %s: the run was started with a strategy of its own: join with the same strategy",
+            ddp__ops(d)->name);
+    c.strategy = chosen[0];
+    c.overlap = chosen[1];
+    c.wire = chosen[2];
+    c.period = chosen[3];
+    DDP__TRY(ddp__strategy_replace(d, &c, err));
+    ddp__chosen_name(d, &c, "the run had chosen it before this worker joined");
+    d->session->chosen = c;
+    ddp__stats(d)->chosen = &d->session->chosen;
+    return DDP_OK;
+}
+
 ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 {
     const ddp__join_place *place;
@@ -198,6 +225,7 @@ ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
     ddp__join_settings(d, &c);
     DDP__TRY(ddp__joiner_open(&c, &d->session->joiner, err));
     place = ddp__joiner_found(d->session->joiner);
+    DDP__TRY(ddp__arrival_choice(d, place->chosen, err));
     DDP__TRY(ddp__context_joins(d, place->id, place->world, place->min_world, err));
     ddp__joining_set(d, DDP__JOINS);
     ddp__log(ddp__log_of(d), DDP_LOG_INFO, "joins as rank %d of %d", ddp_rank(d), ddp_world(d));

@@ -35,6 +35,7 @@ typedef struct ddp__landing {
 } ddp__landing;
 
 struct ddp__session {
+    ddp_chosen chosen;      /* the choice of a strategy that chooses, or all-zero */
     ddp__passes *turn;      /* [layers], exists once the session has started */
     const ddp__cut *cut;    /* borrowed, or NULL if each rank has the whole model */
     ddp__layer_cost *model; /* [cut->layers] if all stages follow one plan. NULL if each rank plans its own
@@ -75,3 +76,5 @@ struct ddp__session {
 
 /* Allocates the part (part.c). Returns 0 if memory is short. */
 DDP_LIB int ddp__session_open(ddp_ctx *d);
+/* Sets the name and the reason of a choice whose figures are not known. */
+DDP_LIB void ddp__chosen_name(const ddp_ctx *d, ddp_chosen *c, const char *reason);

@@ -404,9 +404,7 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
     return d->session->cut ? DDP_OK : ddp__profile_sends(d, p, err);
 }
 
-/* Makes the profiles that need no measurement: *model of all layers if the plan needs it (else without
- * layers), *p of this rank's layers. The caller frees both, also after an error. */
-static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
+ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
 {
     if (ddp__cfg(d)->profile_path && !d->session->cut) return ddp__profile_from_file(d, p, err);
     if (ddp__cfg(d)->profile_path) {
@@ -491,12 +489,18 @@ ddp_status ddp__plan_early(ddp_ctx *d, ddp_error *err)
     return ddp__predict_from_file(d, err);
 }
 
-ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
+ddp_status ddp__plan_measure(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__strategy_drain(d, err));
     DDP__TRY(ddp__device_wait(d, err));
     DDP__TRY(ddp__profile_measured(d, &d->session->profile, err));
     d->session->plan_final = 1;
+    return DDP_OK;
+}
+
+ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
+{
+    ddp__profile_link(d, &d->session->profile); /* a chosen strategy has other messages */
     ddp__follows_set(d, 1);
     DDP__TRY(ddp__plan_make(d, &d->session->profile, err));
     ddp__drift_start(d);

@@ -33,6 +33,21 @@ DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
  * `period` for others. 1 without other ranks. */
 DDP_LIB int ddp__period_of(ddp_ctx *d);
 
+/* Lets a strategy with the event `choose` choose the strategy of the rest of the run, and replaces it
+ * (chosen.c). Between two steps, or before the first event of a step, with nothing in flight. Collective.
+ * p: profile. Does nothing without the event. */
+DDP_LIB ddp_status ddp__choose(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
+/* The same with the profile that needs no measurement, if nothing will be measured. */
+DDP_LIB ddp_status ddp__choose_early(ddp_ctx *d, ddp_error *err);
+/* Replaces the strategy by a choice that was made before, as that of a checkpoint. */
+DDP_LIB ddp_status ddp__choose_as(ddp_ctx *d, const ddp_chosen *chosen, ddp_error *err);
+
+/* Makes the profiles that need no measurement: *model of all layers if the plan needs it (else without
+ * layers), *p of this rank's layers. The caller frees both, also after an error (planning.c). */
+DDP_LIB ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err);
+/* Measures layers and links after the profile steps. ddp__plan_measured follows. */
+DDP_LIB ddp_status ddp__plan_measure(ddp_ctx *d, ddp_error *err);
+
 /* Makes the plan (planning.c).
  *   early     the first time before the strategy receives a gradient. Otherwise, does nothing
  *   measured  after the profile steps

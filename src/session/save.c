@@ -8,6 +8,7 @@
 #include "session/keep.h"
 #include "session/serve.h"
 #include "session/checkpoint.h"
+#include "session/planning.h"
 #include "session/session.h"
 #include "session/start.h"
 
@@ -119,6 +120,38 @@ static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
                  folder);
 }
 
+/* Continues with the strategy that the run of the checkpoint had chosen. */
+static ddp_status ddp__load_choice(ddp_ctx *d, const char *folder, ddp_error *err)
+{
+    ddp__worker s;
+    ddp__checkpoint_chose of;
+    ddp_chosen c = DDP__ZEROS;
+    ddp_overlap overlap = DDP_OVERLAP_DEFAULT;
+    ddp_wire wire = DDP_WIRE_DEFAULT;
+    ddp_status code = ddp__worker_list(d, &s, err);
+
+    if (code == DDP_OK) code = ddp__checkpoint_chosen(&s, folder, &of, err);
+    ddp__worker_free(&s);
+    if (code != DDP_OK || !of.strategy[0]) return code;
+    c.strategy = (int)ddp__strategies_of(d)->named(of.strategy);
+    c.period = of.period;
+    if (c.strategy == DDP_STRATEGY_DEFAULT || !ddp__overlap_named(of.overlap, &overlap) ||
+        !ddp_wire_named(of.wire, &wire))
+        return ddp__fail(
+            err, DDP_FORMAT,
+            "the checkpoint in %.200s is of strategy %.31s, overlap %.15s and wire %.15s, which this "
+            "version does not know",
+            folder, of.strategy, of.overlap, of.wire);
+    c.overlap = (int)overlap;
+    c.wire = (int)wire;
+    ddp__chosen_name(d, &c, "the run of the checkpoint had chosen it");
+    DDP__TRY(ddp__choose_as(d, &c, err));
+    if (ddp__leads(d))
+        ddp__log(ddp__log_of(d), DDP_LOG_INFO,
+                 "continues with %s, which the run of the checkpoint had chosen", c.name);
+    return DDP_OK;
+}
+
 static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
 {
     ddp__worker s;
@@ -127,6 +160,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
 
     if (!ddp__started(d)) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
+    if (ddp__ops(d)->choose) DDP__TRY(ddp__load_choice(d, folder, err));
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__programs_list(d, &s, 0, err);
     if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);

@@ -158,6 +158,11 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         return ddp__fail(err, DDP_USAGE,
                          "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
                          "first step");
+    if (ddp__ops(d)->choose && d->session->cut)
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "strategy %s with stages: it chooses for workers that have the whole model: name a "
+                         "strategy, as `plan choose` recommends it, or use one stage",
+                         ddp__ops(d)->name);
     DDP__TRY(ddp__units_describe(d, err));
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));

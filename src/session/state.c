@@ -216,6 +216,10 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->strategy = ddp__ops(d)->name;
     s->optimizer = ddp__optimizer(d)->name;
     s->period = ddp__cfg(d)->period;
+    if (d->session->chosen.strategy) {
+        s->overlap = ddp__overlap_name(ddp__cfg(d)->outer.overlap);
+        s->wire = ddp_wire_name(ddp__cfg(d)->wire);
+    }
     s->model = ddp__model_hash(d);
     s->run = d->session->saves_as;
     s->check = ddp__worker_is_sane;

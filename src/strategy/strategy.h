@@ -40,6 +40,7 @@ DDP_LIB void ddp__strategy_mgwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_bytescheduler(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_deft(ddp_strategy_ops *ops); /* delayed.c */
 DDP_LIB void ddp__strategy_osp(ddp_strategy_ops *ops);  /* server_osp.c */
+DDP_LIB void ddp__strategy_auto(ddp_strategy_ops *ops); /* auto.c */
 #endif
 /* server_rules.c: bsp, asp (also ssp and r2sp) */
 DDP_LIB void ddp__strategy_bsp(ddp_strategy_ops *ops);

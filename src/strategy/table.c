@@ -34,6 +34,7 @@ static const ddp__strategy_entry ddp__strategy_table[] = {
     {DDP_DILOCO, "diloco", ddp__strategy_diloco},
 #ifndef DDP_NO_PLANNERS
     {DDP_SPARSELOCO, "sparseloco", ddp__strategy_diloco},
+    {DDP_AUTO, "auto", ddp__strategy_auto},
 #endif
     {DDP_STRATEGY_DEFAULT, NULL, NULL},
 };

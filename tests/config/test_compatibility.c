@@ -67,7 +67,7 @@ static const unsigned setting_needs[] = {SETTINGS(NEEDS)};
 static const ddp_strategy strategies[] = {
     DDP_SSGD,    DDP_WFBP,          DDP_LOCALSGD, DDP_ENP,    DDP_DREAMDDP,   DDP_MGWFBP,
     DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,   DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT,
-    DDP_BSP,     DDP_ASP,           DDP_SSP,      DDP_R2SP,   DDP_OSP};
+    DDP_AUTO,    DDP_BSP,           DDP_ASP,      DDP_SSP,    DDP_R2SP,       DDP_OSP};
 enum { STRATEGIES = sizeof strategies / sizeof strategies[0], WITHOUT_SERVERS = STRATEGIES - 5 };
 
 /* Two values of one setting. */
@@ -120,7 +120,7 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
     g->strategy = strategy;
     g->no_env = 1;
     g->world = WORLD;
-    g->period = 2;
+    g->period = strategy == DDP_AUTO ? 0 : 2;
     /* the test device's network connects threads */
     g->transport =
         has(on, THREADS) || ((has(on, NCCL1) || has(on, NCCL2)) && !has(on, ROOM) && !has(on, JOIN))

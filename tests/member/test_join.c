@@ -59,7 +59,8 @@ static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
 
     if (calls++ % SAMPLED(2)) return; /* every second one under sanitizers */
     run_begin(&p, strategy, 3, 1000);
-    p.steps_after = strategy == DDP_SPARSELOCO ? 120 : 32; /* until half of the first loss */
+    /* until half of the first loss; auto: whole periods of 5 steps, which its table permits */
+    p.steps_after = strategy == DDP_SPARSELOCO ? 120 : strategy == DDP_AUTO ? 40 : 32;
     p.wire = wire;
     if (sites) memcpy(p.site, sites, 4 * sizeof *sites);
     for (int i = 0; i < 3; i++) pid[i] = start(&p, i, 0);
@@ -132,6 +133,40 @@ static void killed_worker_rejoins_with_outer_steps(void **state)
     killed_and_back(DDP_DILOCO, DDP_WIRE_F32, 1);
     killed_and_back(DDP_DILOCO, DDP_WIRE_BF16, 2);
     overlap = DDP_OVERLAP_DEFAULT;
+}
+
+/* Fails if the run has not chosen diloco when its profile is complete, or from the beginning of a joining
+ * worker. */
+static int has_chosen_diloco(const plan_of_run *p, ddp_ctx *d, int number)
+{
+    ddp_stats s;
+
+    (void)p;
+    ddp_get_stats(d, &s);
+    if (ddp_step(d) < 8 && number < 3) return 0;
+    return s.chosen && s.chosen->strategy == (int)DDP_DILOCO && !strcmp(s.strategy, "diloco") ? 0 : 1;
+}
+
+/* The joining worker receives the choice before it registers its layers. */
+static void killed_worker_rejoins_with_the_choice_of_the_run(void **state)
+{
+    char path[] = "/tmp/ddp_losses_XXXXXX";
+    const int fd = mkstemp(path);
+    FILE *f = fdopen(fd, "w");
+
+    (void)state;
+    assert_non_null(f);
+    fprintf(f, "strategy,overlap,period,workers,wire,steps,loss,source\nssgd,none,0,3,f32,100,2.5,a test\n"
+               "ssgd,none,0,3,f32,1000,2,a test\ndiloco,stream,5,3,f32,1000,2.001,a test\n"
+               "diloco,stream,5,3,int8,1000,2.001,a test\ndiloco,stream,20,3,f32,1000,3.9,a test\n");
+    assert_int_equal(fclose(f), 0);
+    losses = path;
+    between = has_chosen_diloco;
+    killed_and_back(DDP_AUTO, DDP_WIRE_F32, 1);
+    killed_and_back(DDP_AUTO, DDP_WIRE_F32, 0);
+    between = NULL;
+    losses = NULL;
+    assert_int_equal(unlink(path), 0);
 }
 
 /* It joins in another site than the killed worker's. Then also all workers in one site, or each in its own,
@@ -473,6 +508,7 @@ int main(void)
         cmocka_unit_test(killed_worker_rejoins),
         cmocka_unit_test(killed_worker_rejoins_with_int8_blocks),
         cmocka_unit_test(killed_worker_rejoins_with_outer_steps),
+        cmocka_unit_test(killed_worker_rejoins_with_the_choice_of_the_run),
         cmocka_unit_test(killed_worker_rejoins_with_bfloat16),
         cmocka_unit_test(killed_worker_rejoins_with_sites),
         cmocka_unit_test(coordinator_rejoins_through_another_member),

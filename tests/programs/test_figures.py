@@ -147,12 +147,13 @@ def check(folder):
 
 @case("quickstart compares the given strategies and draws each")
 def check(folder):
-    program, names = os.path.join(BUILD, "quickstart"), ["usbyte", "ssgd", "dreamddp"]
+    program, names = os.path.join(BUILD, "quickstart"), ["usbyte", "ssgd", "dreamddp", "auto"]
     small = ["--data", "text", "--workers", 2, "--steps", 30, "--layers", 1, "--dim", 16, "--seq", 16,
              "--net", "100mbit,1ms"]
     out, err = run(folder, *small, "--strategies", ",".join(names), program=program)
     rows = re.findall(r"^(\w+) +[0-9.]+ +([0-9.]+|-) +[0-9.]+x", out, re.M)
     expect([r[0] for r in rows] == names and rows[2][1] != "-", "table rows without a prediction: %s" % rows)
+    expect(re.search(r"^auto chose (wfbp|dreamddp|diloco).*: .* steps.* ssgd: [0-9.]+ s$", out, re.M), "no choice: %s" % out[-400:])
     with open(os.path.join(folder, "quickstart.jsonl")) as f:
         results = [json.loads(line) for line in f]
     results = [r for r in results if r["event"] == "result"]

@@ -16,7 +16,7 @@ SIMULATE = os.path.join(ROOT, os.environ.get("BUILD", "build"), "simulate")
 sys.path.insert(0, os.path.join(ROOT, "tests"))
 from cases import case, expect, run_cases  # noqa: E402
 
-STRATEGIES = 17
+STRATEGIES = 18
 
 
 def profile(folder, forward="0.002"):

@@ -173,6 +173,32 @@ def parameters_are_averaged_after_the_update():
 
 
 @worker
+def auto_trains_as_the_strategy_that_it_chooses():
+    exact = {"strategy": "auto", "loss_budget": 0, "deterministic": 1}
+    expect(torch.equal(flat(trained(exact)), flat(trained({"strategy": "wfbp", "deterministic": 1}))), "an exact budget differs from wfbp")
+    with tempfile.NamedTemporaryFile("w", suffix=".csv") as f:
+        f.write("strategy,overlap,period,workers,wire,steps,loss,source\nssgd,none,0,2,f32,100,2.5,x\nssgd,none,0,2,f32,1000,2,x\n"
+                "dreamddp,none,5,2,f32,1000,2.001,x\ndreamddp,none,50,2,f32,1000,3,x\n")
+        f.flush()
+        settings = {"strategy": "auto", "loss_table": f.name, "loss_budget": 0.01, "net": "1mbit,2ms"}
+        chosen = []
+
+        def loop(model, opt, rank, s):
+            opt.zero_grad()
+            loss_of(model, rank, s).backward()
+            opt.step()
+            chosen.append(dreamddp.stats()["chosen"])
+
+        early = trained(dict(settings, deterministic=1), loop=loop)
+        expect(chosen[0]["name"].startswith("dreamddp --period ") and chosen[0]["seconds"] < chosen[0]["ssgd_s"], chosen[0])
+        direct = trained({"strategy": "dreamddp", "period": chosen[0]["period"], "deterministic": 1, "net": "1mbit,2ms"})
+        expect(torch.equal(flat(early), flat(direct)), "auto differs from %s" % chosen[0]["name"])
+        del chosen[:]
+        all_equal(trained(dict(settings, profile_steps=3), steps=14, loop=loop), "auto")
+        expect(chosen[1] is None and chosen[3]["name"].startswith("dreamddp"), chosen[:4])
+
+
+@worker
 def diloco_is_pytorchs_sgd_with_nesterov_momentum():
     def outer(anchors):
         return torch.optim.SGD(anchors, lr=0.7, momentum=0.9, nesterov=True)
