@@ -1344,13 +1344,14 @@ typedef struct ddp_transfer {
 /* The strategy that an event `choose` has chosen for the rest of the run, with its settings and the figures
  * of the choice. */
 typedef struct ddp_chosen {
-    int strategy;       /* ddp_strategy, or 0 if nothing was chosen */
-    int overlap, wire;  /* ddp_overlap, ddp_wire */
-    int period;         /* H, or 0 for the setting `period` of the run */
-    char name[96];      /* "diloco --overlap stream --period 50" */
-    char runner_up[96]; /* the second best, or "" */
-    double seconds;     /* predicted seconds until the loss that ssgd has after its steps, */
-    double runner_up_s; /* of the second best, or 0, */
+    int strategy;      /* ddp_strategy, or 0 if nothing was chosen */
+    int overlap, wire; /* ddp_overlap, ddp_wire */
+    int period;        /* H, or 0 for the setting `period` of the run */
+    char name[96];     /* "diloco --overlap stream --period 50" */
+    char runner_up
+        [96];       /* best candidate of another strategy, or of the same one if there is no other; or "" */
+    double seconds; /* predicted seconds until the loss that ssgd has after its steps, */
+    double runner_up_s; /* of runner_up, or 0, */
     double ssgd_s;      /* and of ssgd */
     double step_s;      /* predicted seconds of a step */
     double penalty;     /* predicted relative loss increase after equal steps */
@@ -1452,9 +1453,9 @@ typedef struct ddp_strategy_ops {
      * layer that waits for this call. It changes nothing, and may be called between two steps. A program may
      * then pass the other layers later (ddp_due). NULL: backward_end may post one in every step. */
     int (*due)(const ddp_ctx *d, const void *self, int layer);
-    /* Chooses the strategy of the rest of the run, on the first rank of those that share the profile. *out
-     * is all-zero. The session then closes this strategy and starts the chosen one, between two steps. NULL:
-     * this strategy remains. */
+    /* Chooses the strategy of the rest of the run. *out is all-zero. Runs on the first rank of those that
+     * share the profile; with min_world on every rank, and the choice of the first counts. The session then
+     * closes this strategy and starts the chosen one, between two steps. NULL: this strategy remains. */
     int (*choose)(ddp_ctx *d, void *self, const struct ddp_profile *p, ddp_chosen *out);
 } ddp_strategy_ops;
 
@@ -27555,10 +27556,10 @@ DDP_LIB int ddp__engine_group_size(const ddp__engine *e, int group);
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
 DDP_LIB size_t ddp__part_start(size_t n, size_t parts, size_t i); /* first value of part i, if n values are
                                                                      divided into parts */
-/* Gets this rank's segment of a direct all-reduce of n values over a group, without a membership. */
-/* Sets the wire format that later messages may use. Between messages only, and only in an engine that was
- * opened with a format in blocks, whose memory suits every format. */
+/* Sets the wire format of later messages. Call it only between messages, on an engine that was opened with a
+ * block format: its buffers suit every format. */
 DDP_LIB void ddp__engine_code(ddp__engine *e, ddp_coding coding);
+/* Gets this rank's segment of a direct all-reduce of n values over a group, without a membership. */
 DDP_LIB void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, size_t n, size_t *from,
                                  size_t *to);
 /* Bytes of partial sums that a ring may have in flight to the next rank. */
@@ -48947,8 +48948,6 @@ static const ddp_loss_point ddp__loss_points[] = {
     {"localsgd", 0, 20, 4, DDP_AS_FLOAT, 400, 2.3072},
     {"localsgd", 0, 50, 4, DDP_AS_FLOAT, 400, 2.3700},
     {"osp", 0, 0, 4, DDP_AS_FLOAT, 400, 2.0663},
-    /* gpt, rate 0.004, 1 seeds */
-    {"osp", 0, 0, 4, DDP_AS_FLOAT, 2000, 1.6505},
     /* gpt, rate 0.016, 2 seeds */
     {"sparseloco", 0, 2, 4, DDP_AS_FLOAT, 400, 2.1847},
     {"sparseloco", 0, 5, 4, DDP_AS_FLOAT, 400, 2.2848},
@@ -50652,8 +50651,10 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_C(plan.fill, "fill", "FILL", DDP__MATCH, ddp__fills_set,
               "extra transfers of the partial plan in the idle time of the link"),
 
-    DDP__OF_R(choice.steps, "choice_steps", "CHOICE_STEPS", DDP__MATCH, 1, 1e12, "steps", "1000",
-              "auto: steps of the whole run, whose loss with ssgd the choice is about"),
+    DDP__OF_R(
+        choice.steps, "choice_steps", "CHOICE_STEPS", DDP__MATCH, DDP__ABOVE_0, 1e12, "steps",
+        "1000; the trainers: --steps",
+        "auto: steps of the whole run, N; the choice compares the time to the loss of ssgd after N steps"),
     DDP__OF_R(choice.loss_budget, "loss_budget", "LOSS_BUDGET", DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1, "",
               "0.05",
               "auto: largest predicted loss increase over ssgd, as a share; 0: bit-identical to ssgd"),
@@ -51486,8 +51487,8 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     if (ops->choose && c.plan_path)
         return ddp__fail(
             err, DDP_ARG,
-            "strategy %s with plan_path %.200s: it makes its plan after its choice: leave plan_path unset, "
-            "or name the strategy of the plan",
+            "strategy %s with plan_path %.200s: the plan is made after the choice; leave plan_path "
+            "unset, or set the strategy of the plan",
             ops->name, c.plan_path);
     if (ops->choose && period == 0) c.period = 1; /* every candidate has its own */
     if (ops->settle) DDP__TRY(ops->settle(ops, &c, err));
@@ -59932,7 +59933,7 @@ DDP_LIB int ddp__period_of(ddp_ctx *d);
 DDP_LIB ddp_status ddp__choose(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
 /* The same with the profile that needs no measurement, if nothing will be measured. */
 DDP_LIB ddp_status ddp__choose_early(ddp_ctx *d, ddp_error *err);
-/* Replaces the strategy by a choice that was made before, as that of a checkpoint. */
+/* Replaces the strategy by an earlier choice, for example from a checkpoint. */
 DDP_LIB ddp_status ddp__choose_as(ddp_ctx *d, const ddp_chosen *chosen, ddp_error *err);
 
 /* Makes the profiles that need no measurement: *model of all layers if the plan needs it (else without
@@ -62344,17 +62345,16 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 
 /* ---- joining workers ---- */
 
-/* Takes the choice of the run, if this worker's strategy would choose. */
+/* Applies the choice of the run to a joining worker under a strategy that chooses. */
 static ddp_status ddp__arrival_choice(ddp_ctx *d, const int chosen[DDP__JOIN_CHOSEN], ddp_error *err)
 {
     ddp_chosen c = DDP__ZEROS;
 
     if (!ddp__ops(d)->choose) return DDP_OK;
     if (!chosen[0])
-        return ddp__fail(
-            err, DDP_MISMATCH,
-            "strategy %s: the run was started with a strategy of its own: join with the same strategy",
-            ddp__ops(d)->name);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "cannot join with strategy %s: the run does not use it; set the strategy of the run",
+                         ddp__ops(d)->name);
     c.strategy = chosen[0];
     c.overlap = chosen[1];
     c.wire = chosen[2];
@@ -62601,8 +62601,8 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
                          "first step");
     if (ddp__ops(d)->choose && d->session->cut)
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "strategy %s with stages: it chooses for workers that have the whole model: name a "
-                         "strategy, as `plan choose` recommends it, or use one stage",
+                         "strategy %s cannot be combined with pipeline stages; use one stage, or set the "
+                         "strategy that `plan choose` recommends",
                          ddp__ops(d)->name);
     DDP__TRY(ddp__units_describe(d, err));
     DDP__TRY(ddp__team_find(d, err));
@@ -62670,7 +62670,7 @@ ddp_status ddp__choose(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
     ddp_chosen c = DDP__ZEROS;
 
     if (!ddp__ops(d)->choose || ddp_world(d) == 1) return DDP_OK;
-    /* the first rank may be lost before it has sent its choice */
+    /* with min_world every rank computes the choice, because the first rank may fail before it sends it */
     if (ddp__leads(d) || ddp__cfg(d)->elastic.min_world)
         DDP__TRY(DDP__EVENT(d, choose, (d, ddp__self(d), p, &c)));
     DDP__TRY(ddp__tell(d, ddp__team_group(d), &c, sizeof c, err));
@@ -62827,8 +62827,8 @@ static ddp_status ddp__load_choice(ddp_ctx *d, const char *folder, ddp_error *er
         !ddp_wire_named(of.wire, &wire))
         return ddp__fail(
             err, DDP_FORMAT,
-            "the checkpoint in %.200s is of strategy %.31s, overlap %.15s and wire %.15s, which this "
-            "version does not know",
+            "the checkpoint in %.200s has strategy %.31s, overlap %.15s and wire %.15s, unknown to this "
+            "version; load it with the version that saved it",
             folder, of.strategy, of.overlap, of.wire);
     c.overlap = (int)overlap;
     c.wire = (int)wire;
@@ -66368,7 +66368,7 @@ static int ddp__auto_permits(ddp_ctx *d, const ddp_profile *p, const ddp_candida
     ddp_error why;
 
     if (cfg.backend && ddp__in_blocks((int)c->coding))
-        return 0; /* its staging buffers have no room for blocks */
+        return 0; /* its staging buffers are too small for block formats */
     if (cfg.outer.overlap > DDP_OVERLAP_NONE && !strcmp(c->strategy, "diloco") &&
         !(c->stream && cfg.outer.overlap == DDP_OVERLAP_STREAM))
         return 0; /* the program has set another overlap */
@@ -66377,7 +66377,8 @@ static int ddp__auto_permits(ddp_ctx *d, const ddp_profile *p, const ddp_candida
     if (ddp__config_choose(ddp__strategies_of(d), &chosen, &cfg, &ops, &why)) return 0;
     for (int l = 0; l < p->layers; l++) floats += p->params[l];
     return !(total > 0) || cfg.backend ||
-           sizeof(float) * floats * (4 + ddp__auto_floats(c, &ops)) < total; /* 4: of training itself */
+           sizeof(float) * floats * (4 + ddp__auto_floats(c, &ops)) <
+               total; /* 4: parameters, gradients and two moments of AdamW */
 }
 
 static ddp_status ddp__auto_choice(ddp_ctx *d, const ddp__auto *x, const ddp_profile *p,
@@ -66391,7 +66392,10 @@ static ddp_status ddp__auto_choice(ddp_ctx *d, const ddp__auto *x, const ddp_pro
     for (int i = 0; i < all; i++)
         if (ddp__auto_permits(d, p, &list[i])) candidate[o.candidates++] = list[i];
     if (!o.candidates)
-        return ddp__fail(err, DDP_UNSUPPORTED, "none of %d candidates fits the settings of this run", all);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "none of %d candidates fits the settings of this run or the memory of the machine; "
+                         "change a setting, or name a strategy",
+                         all);
     o.profile = p;
     o.workers = ddp_workers(d);
     o.period = c->period > 1 ? c->period : 0; /* the program has set it */

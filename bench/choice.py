@@ -14,7 +14,7 @@ that of bench/loss_cost.py, a GPT of 0.21 million parameters. Measured in each c
   runs use no emulated link, because the link does not change the loss
 
 The time to the loss is the product of the two. auto is right if the choice needs at most 5 % more time than the best candidate, and it must
-never be slower than wfbp. Every measurement is a line in FOLDER/choice.jsonl (build/choice), so that an interrupted command continues.
+never be slower than wfbp. Every measurement is a line in FOLDER/choice.jsonl (build/choice), so that an interrupted command resumes.
 --hours ends it after the measurement in which that time is over. Run it on an idle machine. Exit 0 if auto is right in at least nine of
 ten cases and never slower than wfbp.
 """
@@ -198,7 +198,7 @@ def table(every):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=20)
-    parser.add_argument("--seed", default="1", help="drawn after the table of losses is committed")
+    parser.add_argument("--seed", default="1", help="seed of the cases [1]")
     parser.add_argument("--most", type=int, default=8, help="candidates measured in a case [8]")
     parser.add_argument("--out", default=os.path.join(BUILD, "choice"))
     parser.add_argument("--hours", type=float, default=0)

@@ -300,7 +300,7 @@ def check_probe(report, built):
 
 
 def check_waits(report, built):
-    """Sets report.facts["waits"] to 0 if a stream may wait for ever."""
+    """Sets report.facts["waits"] to 0 and disables stream waits if a check of a wait failed."""
     if built.missing(PROBE):
         return
     before = len(report.facts["checks"])

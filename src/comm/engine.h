@@ -145,10 +145,10 @@ DDP_LIB int ddp__engine_group_size(const ddp__engine *e, int group);
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
 DDP_LIB size_t ddp__part_start(size_t n, size_t parts, size_t i); /* first value of part i, if n values are
                                                                      divided into parts */
-/* Gets this rank's segment of a direct all-reduce of n values over a group, without a membership. */
-/* Sets the wire format that later messages may use. Between messages only, and only in an engine that was
- * opened with a format in blocks, whose memory suits every format. */
+/* Sets the wire format of later messages. Call it only between messages, on an engine that was opened with a
+ * block format: its buffers suit every format. */
 DDP_LIB void ddp__engine_code(ddp__engine *e, ddp_coding coding);
+/* Gets this rank's segment of a direct all-reduce of n values over a group, without a membership. */
 DDP_LIB void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, size_t n, size_t *from,
                                  size_t *to);
 /* Bytes of partial sums that a ring may have in flight to the next rank. */

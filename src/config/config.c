@@ -163,8 +163,8 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     if (ops->choose && c.plan_path)
         return ddp__fail(
             err, DDP_ARG,
-            "strategy %s with plan_path %.200s: it makes its plan after its choice: leave plan_path unset, "
-            "or name the strategy of the plan",
+            "strategy %s with plan_path %.200s: the plan is made after the choice; leave plan_path "
+            "unset, or set the strategy of the plan",
             ops->name, c.plan_path);
     if (ops->choose && period == 0) c.period = 1; /* every candidate has its own */
     if (ops->settle) DDP__TRY(ops->settle(ops, &c, err));

@@ -110,8 +110,10 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_C(plan.fill, "fill", "FILL", DDP__MATCH, ddp__fills_set,
               "extra transfers of the partial plan in the idle time of the link"),
 
-    DDP__OF_R(choice.steps, "choice_steps", "CHOICE_STEPS", DDP__MATCH, 1, 1e12, "steps", "1000",
-              "auto: steps of the whole run, whose loss with ssgd the choice is about"),
+    DDP__OF_R(
+        choice.steps, "choice_steps", "CHOICE_STEPS", DDP__MATCH, DDP__ABOVE_0, 1e12, "steps",
+        "1000; the trainers: --steps",
+        "auto: steps of the whole run, N; the choice compares the time to the loss of ssgd after N steps"),
     DDP__OF_R(choice.loss_budget, "loss_budget", "LOSS_BUDGET", DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1, "",
               "0.05",
               "auto: largest predicted loss increase over ssgd, as a share; 0: bit-identical to ssgd"),

@@ -58,13 +58,14 @@ typedef struct ddp_transfer {
 /* The strategy that an event `choose` has chosen for the rest of the run, with its settings and the figures
  * of the choice. */
 typedef struct ddp_chosen {
-    int strategy;       /* ddp_strategy, or 0 if nothing was chosen */
-    int overlap, wire;  /* ddp_overlap, ddp_wire */
-    int period;         /* H, or 0 for the setting `period` of the run */
-    char name[96];      /* "diloco --overlap stream --period 50" */
-    char runner_up[96]; /* the second best, or "" */
-    double seconds;     /* predicted seconds until the loss that ssgd has after its steps, */
-    double runner_up_s; /* of the second best, or 0, */
+    int strategy;      /* ddp_strategy, or 0 if nothing was chosen */
+    int overlap, wire; /* ddp_overlap, ddp_wire */
+    int period;        /* H, or 0 for the setting `period` of the run */
+    char name[96];     /* "diloco --overlap stream --period 50" */
+    char runner_up
+        [96];       /* best candidate of another strategy, or of the same one if there is no other; or "" */
+    double seconds; /* predicted seconds until the loss that ssgd has after its steps, */
+    double runner_up_s; /* of runner_up, or 0, */
     double ssgd_s;      /* and of ssgd */
     double step_s;      /* predicted seconds of a step */
     double penalty;     /* predicted relative loss increase after equal steps */
@@ -166,8 +167,8 @@ typedef struct ddp_strategy_ops {
      * layer that waits for this call. It changes nothing, and may be called between two steps. A program may
      * then pass the other layers later (ddp_due). NULL: backward_end may post one in every step. */
     int (*due)(const ddp_ctx *d, const void *self, int layer);
-    /* Chooses the strategy of the rest of the run, on the first rank of those that share the profile. *out
-     * is all-zero. The session then closes this strategy and starts the chosen one, between two steps. NULL:
-     * this strategy remains. */
+    /* Chooses the strategy of the rest of the run. *out is all-zero. Runs on the first rank of those that
+     * share the profile; with min_world on every rank, and the choice of the first counts. The session then
+     * closes this strategy and starts the chosen one, between two steps. NULL: this strategy remains. */
     int (*choose)(ddp_ctx *d, void *self, const struct ddp_profile *p, ddp_chosen *out);
 } ddp_strategy_ops;

@@ -61,8 +61,6 @@ static const ddp_loss_point ddp__loss_points[] = {
     {"localsgd", 0, 20, 4, DDP_AS_FLOAT, 400, 2.3072},
     {"localsgd", 0, 50, 4, DDP_AS_FLOAT, 400, 2.3700},
     {"osp", 0, 0, 4, DDP_AS_FLOAT, 400, 2.0663},
-    /* gpt, rate 0.004, 1 seeds */
-    {"osp", 0, 0, 4, DDP_AS_FLOAT, 2000, 1.6505},
     /* gpt, rate 0.016, 2 seeds */
     {"sparseloco", 0, 2, 4, DDP_AS_FLOAT, 400, 2.1847},
     {"sparseloco", 0, 5, 4, DDP_AS_FLOAT, 400, 2.2848},

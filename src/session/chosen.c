@@ -40,7 +40,7 @@ ddp_status ddp__choose(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
     ddp_chosen c = DDP__ZEROS;
 
     if (!ddp__ops(d)->choose || ddp_world(d) == 1) return DDP_OK;
-    /* the first rank may be lost before it has sent its choice */
+    /* with min_world every rank computes the choice, because the first rank may fail before it sends it */
     if (ddp__leads(d) || ddp__cfg(d)->elastic.min_world)
         DDP__TRY(DDP__EVENT(d, choose, (d, ddp__self(d), p, &c)));
     DDP__TRY(ddp__tell(d, ddp__team_group(d), &c, sizeof c, err));

@@ -194,17 +194,16 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 
 /* ---- joining workers ---- */
 
-/* Takes the choice of the run, if this worker's strategy would choose. */
+/* Applies the choice of the run to a joining worker under a strategy that chooses. */
 static ddp_status ddp__arrival_choice(ddp_ctx *d, const int chosen[DDP__JOIN_CHOSEN], ddp_error *err)
 {
     ddp_chosen c = DDP__ZEROS;
 
     if (!ddp__ops(d)->choose) return DDP_OK;
     if (!chosen[0])
-        return ddp__fail(
-            err, DDP_MISMATCH,
-            "strategy %s: the run was started with a strategy of its own: join with the same strategy",
-            ddp__ops(d)->name);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "cannot join with strategy %s: the run does not use it; set the strategy of the run",
+                         ddp__ops(d)->name);
     c.strategy = chosen[0];
     c.overlap = chosen[1];
     c.wire = chosen[2];

@@ -39,7 +39,7 @@ DDP_LIB int ddp__period_of(ddp_ctx *d);
 DDP_LIB ddp_status ddp__choose(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
 /* The same with the profile that needs no measurement, if nothing will be measured. */
 DDP_LIB ddp_status ddp__choose_early(ddp_ctx *d, ddp_error *err);
-/* Replaces the strategy by a choice that was made before, as that of a checkpoint. */
+/* Replaces the strategy by an earlier choice, for example from a checkpoint. */
 DDP_LIB ddp_status ddp__choose_as(ddp_ctx *d, const ddp_chosen *chosen, ddp_error *err);
 
 /* Makes the profiles that need no measurement: *model of all layers if the plan needs it (else without

@@ -139,8 +139,8 @@ static ddp_status ddp__load_choice(ddp_ctx *d, const char *folder, ddp_error *er
         !ddp_wire_named(of.wire, &wire))
         return ddp__fail(
             err, DDP_FORMAT,
-            "the checkpoint in %.200s is of strategy %.31s, overlap %.15s and wire %.15s, which this "
-            "version does not know",
+            "the checkpoint in %.200s has strategy %.31s, overlap %.15s and wire %.15s, unknown to this "
+            "version; load it with the version that saved it",
             folder, of.strategy, of.overlap, of.wire);
     c.overlap = (int)overlap;
     c.wire = (int)wire;

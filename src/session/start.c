@@ -160,8 +160,8 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
                          "first step");
     if (ddp__ops(d)->choose && d->session->cut)
         return ddp__fail(err, DDP_UNSUPPORTED,
-                         "strategy %s with stages: it chooses for workers that have the whole model: name a "
-                         "strategy, as `plan choose` recommends it, or use one stage",
+                         "strategy %s cannot be combined with pipeline stages; use one stage, or set the "
+                         "strategy that `plan choose` recommends",
                          ddp__ops(d)->name);
     DDP__TRY(ddp__units_describe(d, err));
     DDP__TRY(ddp__team_find(d, err));

@@ -70,7 +70,7 @@ static int ddp__auto_permits(ddp_ctx *d, const ddp_profile *p, const ddp_candida
     ddp_error why;
 
     if (cfg.backend && ddp__in_blocks((int)c->coding))
-        return 0; /* its staging buffers have no room for blocks */
+        return 0; /* its staging buffers are too small for block formats */
     if (cfg.outer.overlap > DDP_OVERLAP_NONE && !strcmp(c->strategy, "diloco") &&
         !(c->stream && cfg.outer.overlap == DDP_OVERLAP_STREAM))
         return 0; /* the program has set another overlap */
@@ -79,7 +79,8 @@ static int ddp__auto_permits(ddp_ctx *d, const ddp_profile *p, const ddp_candida
     if (ddp__config_choose(ddp__strategies_of(d), &chosen, &cfg, &ops, &why)) return 0;
     for (int l = 0; l < p->layers; l++) floats += p->params[l];
     return !(total > 0) || cfg.backend ||
-           sizeof(float) * floats * (4 + ddp__auto_floats(c, &ops)) < total; /* 4: of training itself */
+           sizeof(float) * floats * (4 + ddp__auto_floats(c, &ops)) <
+               total; /* 4: parameters, gradients and two moments of AdamW */
 }
 
 static ddp_status ddp__auto_choice(ddp_ctx *d, const ddp__auto *x, const ddp_profile *p,
@@ -93,7 +94,10 @@ static ddp_status ddp__auto_choice(ddp_ctx *d, const ddp__auto *x, const ddp_pro
     for (int i = 0; i < all; i++)
         if (ddp__auto_permits(d, p, &list[i])) candidate[o.candidates++] = list[i];
     if (!o.candidates)
-        return ddp__fail(err, DDP_UNSUPPORTED, "none of %d candidates fits the settings of this run", all);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "none of %d candidates fits the settings of this run or the memory of the machine; "
+                         "change a setting, or name a strategy",
+                         all);
     o.profile = p;
     o.workers = ddp_workers(d);
     o.period = c->period > 1 ? c->period : 0; /* the program has set it */

@@ -61,7 +61,7 @@ static const struct {
               {"profile_steps", "12", "few"},
               {"profile_path", "p.csv", NULL},
               {"plan_path", "p.json", NULL},
-              {"choice_steps", "400", "0.5"},
+              {"choice_steps", "400", "0"},
               {"loss_budget", "0.1", "1.5"},
               {"loss_table", "losses.csv", NULL},
               {"bucket_bytes", "5000000000", "25MB"},

@@ -338,7 +338,7 @@ static void fails_with(ddp_config *c, ddp_status code, const char *text)
 
 static void settings_that_do_not_fit_are_errors(void **state)
 {
-    static const ddp_config zero;
+    const ddp_config zero = DDP__ZEROS;
     ddp_config c = zero;
     char path[128];
     FILE *f;
