@@ -36910,7 +36910,7 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     ddp__checkpoint_path(path, folder, step, "/manifest.json");
     DDP__TRY(ddp__manifest_read(path, m, err));
     if (m->step != step)
-        return ddp__fail(err, DDP_FORMAT, "%.200s lists step %ld, not that of its folder", path, m->step);
+        return ddp__fail(err, DDP_FORMAT, "%.200s lists step %ld, not the step of its folder", path, m->step);
     if (m->older && s->rank == 0)
         ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                  "%.200s: format \"" DDP__MANIFEST_OLDER "\" has no checksum, so a changed "
@@ -51700,8 +51700,8 @@ DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end
  * reading.h. */
 DDP_LIB const ddp_config *ddp__cfg(const ddp_ctx *d);       /* as resolved */
 DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the running strategy */
-/* open.c: closes the strategy and prepares the chosen one, whose event `start` follows. The layers can be
- * declared on again until ddp__layers_freeze. Nothing is in flight. Errors leave the strategy as it was. */
+/* open.c: closes the strategy and prepares the chosen one, whose event `start` follows. It may declare state
+ * until ddp__layers_freeze. Nothing is in flight. Errors leave the strategy as it was. */
 DDP_LIB ddp_status ddp__strategy_replace(ddp_ctx *d, const ddp_chosen *chosen, ddp_error *err);
 DDP_LIB const ddp__strategies *ddp__strategies_of(const ddp_ctx *d); /* the available strategies */
 DDP_LIB void *ddp__self(const ddp_ctx *d);                           /* the strategy's memory */
@@ -52570,7 +52570,7 @@ ddp_status ddp__strategy_replace(ddp_ctx *d, const ddp_chosen *chosen, ddp_error
     if (ops.self_bytes) self = ddp__scratch_take(&d->lists, 1, ops.self_bytes);
     if (ops.self_bytes && !self) return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", ops.name);
     ddp__strategy_close(d);
-    d->cfg = c; /* its strings stay those of the context */
+    d->cfg = c; /* its strings still belong to the context */
     d->ops = ops;
     d->self = self;
     d->started = 0;

@@ -177,8 +177,8 @@ DDP_LIB const char *ddp__event_name(ddp__strategy_event event); /* "backward_end
  * reading.h. */
 DDP_LIB const ddp_config *ddp__cfg(const ddp_ctx *d);       /* as resolved */
 DDP_LIB const ddp_strategy_ops *ddp__ops(const ddp_ctx *d); /* of the running strategy */
-/* open.c: closes the strategy and prepares the chosen one, whose event `start` follows. The layers can be
- * declared on again until ddp__layers_freeze. Nothing is in flight. Errors leave the strategy as it was. */
+/* open.c: closes the strategy and prepares the chosen one, whose event `start` follows. It may declare state
+ * until ddp__layers_freeze. Nothing is in flight. Errors leave the strategy as it was. */
 DDP_LIB ddp_status ddp__strategy_replace(ddp_ctx *d, const ddp_chosen *chosen, ddp_error *err);
 DDP_LIB const ddp__strategies *ddp__strategies_of(const ddp_ctx *d); /* the available strategies */
 DDP_LIB void *ddp__self(const ddp_ctx *d);                           /* the strategy's memory */

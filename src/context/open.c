@@ -70,7 +70,7 @@ ddp_status ddp__strategy_replace(ddp_ctx *d, const ddp_chosen *chosen, ddp_error
     if (ops.self_bytes) self = ddp__scratch_take(&d->lists, 1, ops.self_bytes);
     if (ops.self_bytes && !self) return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", ops.name);
     ddp__strategy_close(d);
-    d->cfg = c; /* its strings stay those of the context */
+    d->cfg = c; /* its strings still belong to the context */
     d->ops = ops;
     d->self = self;
     d->started = 0;

@@ -412,7 +412,7 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     ddp__checkpoint_path(path, folder, step, "/manifest.json");
     DDP__TRY(ddp__manifest_read(path, m, err));
     if (m->step != step)
-        return ddp__fail(err, DDP_FORMAT, "%.200s lists step %ld, not that of its folder", path, m->step);
+        return ddp__fail(err, DDP_FORMAT, "%.200s lists step %ld, not the step of its folder", path, m->step);
     if (m->older && s->rank == 0)
         ddp__log(ddp__host_log(s->host), DDP_LOG_WARN,
                  "%.200s: format \"" DDP__MANIFEST_OLDER "\" has no checksum, so a changed "

@@ -240,7 +240,7 @@ struct arrivals {
     unsigned rounds; /* completed phases */
     std::vector<fetch> late;
     bool lost;     /* 1 if a request is never done */
-    long owed = 0; /* bytes that were announced, minus those of the loads. The phase ends only at 0. */
+    long owed = 0; /* announced bytes minus loaded bytes. The phase ends only at 0. */
 };
 
 /* Number of requests before one that is lost. Negative: none is. */
