@@ -49387,6 +49387,12 @@ ddp_status ddp_loss_steps(const ddp_loss_fit *f, const ddp_candidate *c, int wor
     return DDP_OK;
 }
 
+/* ==== plan/choose_internal.h ==== [plan] */
+/* The name of a row of a choice, for messages. */
+
+/* Writes the strategy and the options of a row: "dreamddp --period 5". */
+DDP_LIB void ddp__row_name(const ddp_choice_row *r, char out[96]);
+
 /* ==== plan/choose.c ==== [plan] */
 /* The choice of a strategy by the predicted time to a loss. */
 
@@ -49534,8 +49540,7 @@ static int ddp__runner_up(const ddp_choice *c)
     return other;
 }
 
-/* "dreamddp --period 5" */
-static void ddp__row_name(const ddp_choice_row *r, char out[96])
+void ddp__row_name(const ddp_choice_row *r, char out[96])
 {
     char options[64];
 
@@ -66408,27 +66413,19 @@ static ddp_status ddp__auto_choice(ddp_ctx *d, const ddp__auto *x, const ddp_pro
 
 /* ---- the choice ---- */
 
-static void ddp__auto_name(const ddp_choice_row *r, char *out, size_t room)
-{
-    char options[64];
-
-    (void)ddp_candidate_options(&r->candidate, options, sizeof options);
-    snprintf(out, room, "%.24s%s%s", r->candidate.strategy, *options ? " " : "", options);
-}
-
 static void ddp__auto_report(const ddp_ctx *d, const ddp_choice *c, ddp_chosen *out)
 {
     const ddp_choice_row *r = &c->row[c->chosen];
 
     ddp__auto_settings(d, &r->candidate, out);
-    ddp__auto_name(r, out->name, sizeof out->name);
+    ddp__row_name(r, out->name);
     out->seconds = r->seconds;
     out->step_s = r->step_s;
     out->penalty = r->penalty;
     out->ssgd_s = c->ssgd_s;
     snprintf(out->reason, sizeof out->reason, "%s", c->reason);
     if (c->runner_up < 0) return;
-    ddp__auto_name(&c->row[c->runner_up], out->runner_up, sizeof out->runner_up);
+    ddp__row_name(&c->row[c->runner_up], out->runner_up);
     out->runner_up_s = c->row[c->runner_up].seconds;
 }
 

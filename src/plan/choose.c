@@ -1,7 +1,7 @@
 /* The choice of a strategy by the predicted time to a loss. */
 #include "base/core.h"
 #include "comm/frame.h"
-#include "plan/choose.h"
+#include "plan/choose_internal.h"
 
 static const double ddp__budget_default = 0.05;
 static const double ddp__steps_default = 1000;
@@ -147,8 +147,7 @@ static int ddp__runner_up(const ddp_choice *c)
     return other;
 }
 
-/* "dreamddp --period 5" */
-static void ddp__row_name(const ddp_choice_row *r, char out[96])
+void ddp__row_name(const ddp_choice_row *r, char out[96])
 {
     char options[64];
 

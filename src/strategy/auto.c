@@ -2,7 +2,7 @@
  * reach the loss of ssgd soonest (plan/choose.c). */
 #include "comm/frame.h"
 #include "context/context.h"
-#include "plan/choose.h"
+#include "plan/choose_internal.h"
 #include "strategy/gradient.h"
 
 typedef struct ddp__auto {
@@ -110,27 +110,19 @@ static ddp_status ddp__auto_choice(ddp_ctx *d, const ddp__auto *x, const ddp_pro
 
 /* ---- the choice ---- */
 
-static void ddp__auto_name(const ddp_choice_row *r, char *out, size_t room)
-{
-    char options[64];
-
-    (void)ddp_candidate_options(&r->candidate, options, sizeof options);
-    snprintf(out, room, "%.24s%s%s", r->candidate.strategy, *options ? " " : "", options);
-}
-
 static void ddp__auto_report(const ddp_ctx *d, const ddp_choice *c, ddp_chosen *out)
 {
     const ddp_choice_row *r = &c->row[c->chosen];
 
     ddp__auto_settings(d, &r->candidate, out);
-    ddp__auto_name(r, out->name, sizeof out->name);
+    ddp__row_name(r, out->name);
     out->seconds = r->seconds;
     out->step_s = r->step_s;
     out->penalty = r->penalty;
     out->ssgd_s = c->ssgd_s;
     snprintf(out->reason, sizeof out->reason, "%s", c->reason);
     if (c->runner_up < 0) return;
-    ddp__auto_name(&c->row[c->runner_up], out->runner_up, sizeof out->runner_up);
+    ddp__row_name(&c->row[c->runner_up], out->runner_up);
     out->runner_up_s = c->row[c->runner_up].seconds;
 }
 
