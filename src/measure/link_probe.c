@@ -3,6 +3,7 @@
  * at a higher rate. Contains the meter: transfers of one size, each repeated until its fastest times agree.
  *
  * The first rank decides what is measured next, within a limit of time, because all ranks wait meanwhile. */
+#include "comm/frame.h"
 #include "context/clock.h"
 #include "context/context.h"
 #include "device/device.h"
@@ -210,13 +211,15 @@ static void ddp__probed_train(ddp__probed *x, double floats, int messages, const
 }
 
 /* Seconds per byte of an algorithm. On an emulated link, all-gathers arrive one after the other, so the
- * second half of a train gives the rate. The median is used, because a rank that wakes up late reads the
- * last messages together. On a real link, trains of two sizes differ by the bytes that a token bucket
- * does not let pass faster. */
+ * second half of a train gives the rate. The headers of their blocks count as bytes, because they are a
+ * large part of short messages. The median is used, because a rank that wakes up late reads the last
+ * messages together. On a real link, trains of two sizes differ by the bytes that a token bucket does not
+ * let pass faster. */
 static double ddp__probed_beta(const ddp__link_prober *q, int line)
 {
     const ddp__probed *x = &q->of[line];
     const double bytes = sizeof(float) * x->floats * q->messages, small = x->small_floats / x->floats;
+    const double headers = (double)DDP__FRAME_BYTES * q->messages * q->members / 2;
     double rest[DDP__METER_MOST], beta = fmax(x->train_s - x->short_s[0], 0) / bytes;
 
     if (line != (int)DDP__LINE_FULL && x->small_s > 0) /* interference may have delayed the shorter train */
@@ -224,7 +227,8 @@ static double ddp__probed_beta(const ddp__link_prober *q, int line)
     if (line != (int)DDP__LINE_FULL) return beta;
     memcpy(rest, x->rest_s, sizeof rest);
     qsort(rest, (size_t)x->same, sizeof *rest, ddp__rising);
-    return fmax(rest[x->same / 2], 1e-9) * q->messages / (bytes * (q->messages - q->messages / 2));
+    return fmax(rest[x->same / 2], 1e-9) * q->messages /
+           ((bytes + headers) * (q->messages - q->messages / 2));
 }
 
 /* ---- what to measure next ---- */

@@ -29,13 +29,24 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* Returns how long an average of `bytes` bytes occupies the link, in seconds. */
-static double ddp__occupancy(const ddp_ctx *d, double bytes)
+/* The number of layers that are averaged. */
+static int ddp__averaged_layers(const ddp_ctx *d)
+{
+    int n = 0;
+
+    for (int l = 0; l < ddp__layers(d); l++) n += ddp__layer_bytes(d, l) > 0;
+    return n;
+}
+
+/* Returns how long an average of `bytes` bytes occupies the link, in seconds. It is one of `messages` that
+ * are due at the same time, with a short one about all layers. Only `width` operations are in flight, and
+ * each takes at least alpha, so further ones start one or more alphas later. These are divided among all. */
+static double ddp__occupancy(const ddp_ctx *d, double bytes, int messages)
 {
     const ddp_link k = ddp__link_for(d, 0, bytes);
-    /* the number of operations in flight is limited, and each takes at least alpha */
-    const double least =
-        ddp__engine_of(d, 0) ? k.alpha_s / ddp__engine_width(ddp__engine_of(d, 0)) - d->measure->gap_s[0] : 0;
+    const double width = ddp__engine_of(d, 0) ? ddp__engine_width(ddp__engine_of(d, 0)) : DBL_MAX;
+    const double later = ceil((messages + 1) / width) - 1;
+    const double least = later > 0 ? k.alpha_s * later / messages - d->measure->gap_s[0] : 0;
     const double seconds = k.beta_s * bytes;
 
     return bytes > 0 && seconds < least ? least : seconds;
@@ -44,7 +55,7 @@ static double ddp__occupancy(const ddp_ctx *d, double bytes)
 double ddp__message_takes(const ddp_ctx *d, double bytes, double *alpha)
 {
     *alpha = fmax(ddp__link_for(d, 0, bytes).alpha_s - d->measure->gap_s[0], 0); /* one message takes both */
-    return bytes > 0 ? ddp__occupancy(d, bytes) + d->measure->gap_s[0] : 0;
+    return bytes > 0 ? ddp__occupancy(d, bytes, ddp__averaged_layers(d)) + d->measure->gap_s[0] : 0;
 }
 
 /* The planners know one latency for all layers: the longest. */
@@ -56,11 +67,12 @@ static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p, double alpha)
 
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
+    const int messages = ddp__averaged_layers(d);
     double alpha = 0;
 
     for (int l = 0; l < ddp__layers(d); l++) {
         const double bytes = (double)ddp__layer_bytes(d, l);
-        p->comm_s[l] = ddp__occupancy(d, bytes);
+        p->comm_s[l] = ddp__occupancy(d, bytes, messages);
         if (bytes > 0) alpha = fmax(alpha, ddp__link_for(d, 0, bytes).alpha_s);
     }
     ddp__profile_startup(d, p, alpha);
@@ -103,7 +115,7 @@ ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int laye
             (double)ddp__average_bytes(d, ddp__team_group(d), (size_t)c->trained, (size_t)c->others);
         ddp__nominal_times(p, l, ddp__nominal_flops(c->flops, c->count));
         p->params[l] = c->count;
-        p->comm_s[l] = ddp__occupancy(d, bytes);
+        p->comm_s[l] = ddp__occupancy(d, bytes, layers);
         if (bytes > 0) alpha = fmax(alpha, ddp__link_for(d, 0, bytes).alpha_s);
     }
     ddp__profile_startup(d, p, alpha);

@@ -12,12 +12,13 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { LAYERS = 4, COUNT = 2000, MOST = 64 };
+enum { LAYERS = 4, COUNT = 2000, MOST = 64, MOST_LAYERS = 24 };
 
 static const double forward_s = 0.004, backward_s = 0.008;
 
 typedef struct run {
     ddp_config cfg;
+    int layers;
     long steps;
     double slow;                                 /* factor on the compute times */
     double begin_s, end_s[MOST], waited_s[MOST]; /* of rank 0: end of each step, and its waits until then */
@@ -26,28 +27,30 @@ typedef struct run {
 
 static int worker(ddp_ctx *d, void *user)
 {
-    static const char *const names[LAYERS] = {"a", "b", "c", "d"};
     run *x = (run *)user;
-    float *w = (float *)calloc(2 * LAYERS * COUNT, sizeof *w);
+    float *w = (float *)calloc(2 * MOST_LAYERS * COUNT, sizeof *w);
+    char name[MOST_LAYERS][2];
     int bad = w ? 0 : (int)DDP_MEMORY;
 
-    for (int l = 0; !bad && l < LAYERS; l++) {
+    for (int l = 0; !bad && l < x->layers; l++) {
         ddp_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.name = names[l];
+        name[l][0] = (char)('a' + l);
+        name[l][1] = 0;
+        layer.name = name[l];
         layer.params = w + 2 * l * COUNT;
         layer.grads = layer.params + COUNT;
         layer.count = COUNT;
         bad = ddp_add_layer(d, &layer);
     }
     for (long step = 0; !bad && step < x->steps; step++) {
-        for (int l = 0; !bad && l < LAYERS; l++) {
+        for (int l = 0; !bad && l < x->layers; l++) {
             bad = ddp_forward_begin(d, l);
-            ddp_sleep_until(ddp_now() + x->slow * forward_s / (double)LAYERS);
+            ddp_sleep_until(ddp_now() + x->slow * forward_s / (double)x->layers);
         }
-        for (int l = LAYERS - 1; !bad && l >= 0; l--) {
+        for (int l = x->layers - 1; !bad && l >= 0; l--) {
             ddp_backward_begin(d, l);
-            ddp_sleep_until(ddp_now() + x->slow * backward_s / (double)LAYERS);
+            ddp_sleep_until(ddp_now() + x->slow * backward_s / (double)x->layers);
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
@@ -64,6 +67,7 @@ static int worker(ddp_ctx *d, void *user)
 static void configure(run *x, ddp_strategy strategy, int world, long steps)
 {
     memset(x, 0, sizeof *x);
+    x->layers = LAYERS;
     x->steps = steps;
     x->slow = 1;
     x->cfg.strategy = strategy;
@@ -224,6 +228,23 @@ static void plain_schedule_of_deft_has_a_prediction(void **state)
     is_predicted(&x, 0.4); /* with the measured link */
 }
 
+/* Sixteen operations are in flight together. The step of an average also has a message about all layers, so
+ * with 16 and 24 layers the last messages start a delay later. */
+static void prediction_of_short_messages_counts_their_delays(void **state)
+{
+    static const int layers[] = {4, 15, 16, 24};
+    static run x;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        configure(&x, DDP_SPARSELOCO, 4, 35);
+        x.layers = layers[i];
+        x.cfg.net = "10mbit,50ms";
+        simulate(&x);
+        is_predicted(&x, 0.05);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -234,6 +255,7 @@ int main(void)
         cmocka_unit_test(one_worker_counts_every_step),
         cmocka_unit_test(profile_of_one_worker_gives_a_prediction),
         cmocka_unit_test(plain_schedule_of_deft_has_a_prediction),
+        cmocka_unit_test(prediction_of_short_messages_counts_their_delays),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
