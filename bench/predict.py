@@ -5,8 +5,9 @@
 
 Four workers train a small GPT under five strategies over three emulated links and, as root, behind Linux's token buckets (tc tbf) with a
 burst of 64 kB. `predicted` is predicted_step_ms, which was made when the plan was adopted; `measured` is the mean step after the profile,
-over whole periods. The other figures: corrected_step_ms over the measured step, and the step in which the link is measured, without an
-average step. --write replaces the section "Predicted step times" of docs/results/benchmarks.md. Exit code 1: a ratio is not within 5 %.
+over whole periods. The other figures: corrected_step_ms over the measured step; the step that build/simulate computes from a profile of one
+worker alone with --cores, over the measured step; and the step in which the link is measured, without an average step. --write replaces the
+section "Predicted step times" of docs/results/benchmarks.md. Exit code 1: a ratio of `predicted` is not within 5 %.
 """
 import argparse
 import datetime
@@ -23,11 +24,13 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "wire"))
 from netns import Net  # noqa: E402
 
 TRAIN = os.path.join(ROOT, "build", "train_gpt")
+SIMULATE = os.path.join(ROOT, "build", "simulate")
 PAGE = os.path.join(ROOT, "docs", "results", "benchmarks.md")
 TITLE = "## Predicted step times"
 WORKERS = 4
 LINKS = ["2mbit,100ms", "10mbit,50ms", "100mbit,5ms"]
 BUCKET = "20mbit"
+BUCKET_DELAY = "0.1ms"  # of the namespaces
 STRATEGIES = [("ssgd", 1), ("wfbp", 1), ("dreamddp", 5), ("diloco", 5), ("sparseloco", 5)]
 FIRST = 10  # the first step that counts: a period after the plan of step 6
 ENV = {k: v for k, v in os.environ.items() if not re.match("DREAMDDP_|RANK$|WORLD_SIZE$", k)}
@@ -37,6 +40,26 @@ def command(strategy, period, steps, log):
     data = os.path.join(os.environ.get("DDP_DATA", os.path.join(ROOT, "data")), "tinyshakespeare", "input.txt")
     return [TRAIN, "--data", data, "--layers", 2, "--dim", 64, "--heads", 2, "--seq", 32, "--batch", 2, "--strategy", strategy,
             *(["--period", period] if period > 1 else []), "--steps", steps, "--quiet", "--json", log, "--workers", WORKERS]
+
+
+def result_of(run):
+    """Runs a program and returns its JSON result."""
+    done = subprocess.run([str(w) for w in run], env=ENV, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def alone(folder):
+    """Measures the profile of one worker."""
+    path = os.path.join(folder, "alone.csv")
+    run = command("localsgd", 1, 60, os.path.join(folder, "alone.jsonl"))
+    result_of(run + ["--workers", 1, "--profile-steps", 40, "--write-profile", path])
+    return path
+
+
+def simulated(profile, link, strategy, period, steps):
+    """Returns the simulated step in milliseconds."""
+    return result_of([SIMULATE, "--profile", profile, "--workers", WORKERS, "--cores", os.cpu_count(), "--strategy", strategy, "--steps", steps,
+                      "--net", "%s,%s" % (link, BUCKET_DELAY) if link == BUCKET else link, *(["--period", period] if period > 1 else [])])["step_ms"]
 
 
 def emulated(link, run):
@@ -59,7 +82,7 @@ def behind_buckets(run, log):
     return max(j.returncode for j in jobs), outputs[0][0], "".join(err for _, err in outputs)
 
 
-def cell(link, strategy, period, quick):
+def cell(link, strategy, period, profile, quick):
     """Returns the row of a link and a strategy."""
     slow = link.startswith("2mbit") and period == 1
     steps = FIRST + (5 if slow else 10 if quick else 25)
@@ -78,22 +101,23 @@ def cell(link, strategy, period, quick):
     usual = max(times[s] for s in times if s >= FIRST)  # the plan's step may also average
     return {"link": link, "strategy": strategy, "predicted": last["predicted_step_ms"], "measured": mean,
             "ratio": last["predicted_step_ms"] / mean, "corrected": last["corrected_step_ms"] / mean,
+            "simulated": simulated(profile, link, strategy, period, steps) / mean,
             "longer": max(0, max(times[s] for s in (5, 6) if s in times) - usual), "replans": last["replans"]}
 
 
 def markdown(rows):
     machine = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
     lines = [TITLE, "", "```sh", "bench/predict.py --write", "```", "",
-             "|link|strategy|predicted ms|measured ms|predicted / measured|corrected / measured|link measured in ms|new plans|",
-             "|---|---|---|---|---|---|---|---|"]
+             "|link|strategy|predicted ms|measured ms|predicted / measured|corrected / measured|simulated / measured|link measured in ms|new plans|",
+             "|---|---|---|---|---|---|---|---|---|"]
     for r in rows:
         name = "%s, burst 64 kB (tbf)" % BUCKET if r["link"] == BUCKET else r["link"]
-        lines.append("|%s|%s|%.1f|%.1f|%.3f|%.3f|%.0f|%d|" % (name, r["strategy"], r["predicted"], r["measured"], r["ratio"], r["corrected"],
-                                                          r["longer"], r["replans"]))
+        lines.append("|%s|%s|%.1f|%.1f|%.3f|%.3f|%.3f|%.0f|%d|" % (name, r["strategy"], r["predicted"], r["measured"], r["ratio"],
+                                                               r["corrected"], r["simulated"], r["longer"], r["replans"]))
     lines += ["", "Measured on %d processors (%s), %s, with a load of %.1f at the end." %
               (os.cpu_count(), machine, datetime.date.today(), os.getloadavg()[0]),
-              "Four workers share these processors. The prediction does not include the processor time of packing and of the outer step,",
-              "which is visible where a step takes a few milliseconds (`sparseloco`).", ""]
+              "Four workers share these processors. Neither the prediction nor the simulation includes the processor time of messages, packing and",
+              "the outer step, which is visible where a step takes a few milliseconds (`sparseloco`).", ""]
     return "\n".join(lines)
 
 
@@ -120,13 +144,15 @@ def main():
     rows = []
     if why:
         print("predict.py: no token bucket: %s" % why, file=sys.stderr)
-    for link in LINKS + ([] if why else [BUCKET]):
-        for strategy, period in STRATEGIES:
-            if args.only and args.only not in link + " " + strategy:
-                continue
-            rows.append(cell(link, strategy, period, args.quick))
-            print("%(link)s %(strategy)s: predicted %(predicted).1f ms, measured %(measured).1f ms, ratio %(ratio).3f" % rows[-1],
-                  file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        profile = alone(folder)
+        for link in LINKS + ([] if why else [BUCKET]):
+            for strategy, period in STRATEGIES:
+                if args.only and args.only not in link + " " + strategy:
+                    continue
+                rows.append(cell(link, strategy, period, profile, args.quick))
+                print("%(link)s %(strategy)s: predicted %(predicted).1f ms, measured %(measured).1f ms, ratio %(ratio).3f, simulated %(simulated).3f"
+                      % rows[-1], file=sys.stderr, flush=True)
     section = markdown(rows)
     print(section)
     if args.write:
