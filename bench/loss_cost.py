@@ -61,6 +61,21 @@ STRATEGIES = {
     "sparseloco": "--strategy sparseloco",
 }
 PERIODIC = ("localsgd", "enp", "dreamddp", "diloco", "stream", "eager", "sparseloco")
+# Options that may lower the loss without more averages: the strategy, and its further options.
+VARIANTS = {
+    "localsgd_state": ("localsgd", "--average-state"),
+    "dreamddp_state": ("dreamddp", "--average-state"),
+    "localsgd_slow": ("localsgd", "--average-state --state-period 3,6"),
+    "dreamddp_slow": ("dreamddp", "--average-state --state-period 3,6"),
+    "diloco_mu3": ("diloco", "--outer-momentum 0.3"),
+    "diloco_mu5": ("diloco", "--outer-momentum 0.5"),
+    "diloco_mu8": ("diloco", "--outer-momentum 0.8"),
+    "stream_mu0": ("stream", "--outer-momentum 0 --outer-lr 1"),
+    "stream_mu3": ("stream", "--outer-momentum 0.3"),
+    "stream_mu5": ("stream", "--outer-momentum 0.5"),
+    "stream_mu8": ("stream", "--outer-momentum 0.8"),
+}
+VARIANT_PERIODS = (5, 20, 50)
 CODINGS = {"bf16": ("localsgd", "dreamddp", "diloco", "stream"), "int8": ("localsgd", "dreamddp", "diloco", "stream"), "int4": ("diloco", "stream")}
 WORKERS, STEPS, LONG, PERIOD, SEEDS = 4, 400, 2000, 5, (1, 2)
 PERIODS = (2, 5, 10, 20, 50)
@@ -76,8 +91,13 @@ def name_of(run):
     return "%s-w%d-n%d-%s%s-%s-lr%g-s%d" % (run.model, run.workers, run.steps, run.strategy, period, run.wire, run.rate, run.seed)
 
 
+def options_of(strategy):
+    """The command-line options of a strategy or a variant."""
+    return STRATEGIES[strategy] if strategy in STRATEGIES else "%s %s" % (STRATEGIES[VARIANTS[strategy][0]], VARIANTS[strategy][1])
+
+
 def run_of(strategy, rate, seed, **changes):
-    base = Run("gpt", WORKERS, STEPS, strategy, PERIOD if strategy in PERIODIC else 0, "f32", rate, seed)
+    base = Run("gpt", WORKERS, STEPS, strategy, PERIOD if strategy in PERIODIC or strategy in VARIANTS else 0, "f32", rate, seed)
     return base._replace(**changes)
 
 
@@ -109,11 +129,22 @@ def tuned(found, strategy, **changes):
     return rate and run._replace(rate=rate)
 
 
-def stage_rates(found, **changes):
-    """All strategies: the search with the first seed, then the other seeds at the best rate."""
-    cells = [(run_of(s, 0, SEEDS[0], **changes), search(found, run_of(s, 0, SEEDS[0], **changes))) for s in STRATEGIES]
+def searched(found, runs):
+    """The search with the first seed, then the other seeds at the best rate."""
+    cells = [(run, search(found, run)) for run in runs]
     return [run._replace(rate=r) for run, (rates, _) in cells for r in rates] + \
         [run._replace(rate=best, seed=seed) for seed in SEEDS[1:] for run, (_, best) in cells if best]
+
+
+def stage_rates(found, **changes):
+    """All strategies at their best rate."""
+    return searched(found, [run_of(s, 0, SEEDS[0], **changes) for s in STRATEGIES])
+
+
+def stage_options(found):
+    """The variants and their strategies, each with the best rate of each period."""
+    names = sorted({s for s, _ in VARIANTS.values()}) + list(VARIANTS)
+    return searched(found, [run_of(s, 0, SEEDS[0], period=h) for h in VARIANT_PERIODS for s in names])
 
 
 def at_best(found, strategies, steps=STEPS, **changes):
@@ -139,6 +170,7 @@ STAGES = {
     "period": stage_period,
     "wire": stage_wire,
     "workers": stage_workers,
+    "options": stage_options,
     "mlp": lambda found: stage_rates(found, model="mlp"),
     "llama": lambda found: stage_rates(found, model="llama"),
     "long": lambda found: stage_rates(found, steps=LONG),
@@ -193,7 +225,7 @@ def train(run, folder):
         more = ["--workers", str(run.workers), "--transport", "threads", "--deterministic", "--profile", profile_of(run.model, folder),
                 "--steps", str(run.steps), "--schedule", "cosine", "--warmup", str(run.steps // 10), "--optimizer", "adamw",
                 "--lr", "%g" % run.rate, "--seed", str(run.seed), "--eval-every", str(evaluations(run)), "--json", lines]
-        more += STRATEGIES[run.strategy].split() + (["--period", str(run.period)] if run.period else [])
+        more += options_of(run.strategy).split() + (["--period", str(run.period)] if run.period else [])
         more += ["--wire", run.wire] if run.wire != "f32" else []
         complete = call(program, options + more)
         events = []
@@ -308,6 +340,14 @@ def report(folder):
           [[label(s)] + [against(s, workers=w) for w in (2, 4, 8)] for s in STRATEGIES if s != "ssgd"])
     table(["cost, %d steps, H = %d" % (STEPS, PERIOD), "f32"] + list(CODINGS),
           [[s] + [against(s, wire=w) if w == "f32" or s in CODINGS[w] else "" for w in ["f32"] + list(CODINGS)] for s in CODINGS["bf16"]])
+    rows = []
+    for name, (s, options) in [(s, (s, "")) for s in sorted({s for s, _ in VARIANTS.values()})] + list(VARIANTS.items()):
+        cells = [s, options]
+        for h in VARIANT_PERIODS:
+            run, base = tuned(found, name, period=h), tuned(found, "ssgd")
+            cells += ["%s (%g)" % (cost(found, run, base), run.rate) if run and base else "-"]
+        rows.append(cells)
+    table(["strategy", "options"] + ["cost, H = %d (rate)" % h for h in VARIANT_PERIODS], rows)
     left = [run for name in STAGES for run in missing(found, name)]
     print("%d runs; %s; no value is interpolated" % (len(found), "at least %d are missing" % len(set(left)) if left else "all are done"))
     return found

@@ -38,8 +38,8 @@ def reduced(path, model, seeds=None):
     ends = collections.defaultdict(lambda: collections.defaultdict(dict))  # {setting: {rate: {seed: loss}}}
     with open(path, newline="", encoding="ascii") as f:
         for r in csv.DictReader(f):
-            if r["model"] != model or r["strategy"] in LEFT_OUT or int(r["step"]) != int(r["steps"]):
-                continue
+            if r["model"] != model or r["strategy"] in LEFT_OUT or "_" in r["strategy"] or int(r["step"]) != int(r["steps"]):
+                continue  # names with _ are a strategy with further options
             if seeds is not None and int(r["seed"]) not in seeds:
                 continue
             strategy, overlap = NAMES.get(r["strategy"], (r["strategy"], "none"))
