@@ -181,10 +181,12 @@ const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
 
 ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups, ddp_error *err)
 {
-    const unsigned on = ddp__features_on(c, groups);
+    const unsigned on = ddp__features_on(c, groups),
+                   wire = DDP_WITH_BF16 | DDP_WITH_INT8 | DDP_WITH_INT4 | DDP_WITH_TOPK;
     const ddp__goes_row *row = ddp__goes_refuses(on);
     const ddp__goes_trait *t = ops ? ddp__goes_lacks(on, ops->traits) : NULL;
     const unsigned any = row ? on & row->any : 0, told = row ? row->all | (any & (~any + 1)) : t ? t->on : 0;
+    const char *why;
     char text[256] = "", one[64];
     int n = 0;
 
@@ -193,5 +195,7 @@ ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int
             n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", n ? " with " : "",
                           ddp__feature_text(c, groups, i, one, sizeof one));
     if (row) return ddp__fail(err, row->code, "%s: %s", text, row->why);
-    return t ? ddp__fail(err, DDP_UNSUPPORTED, "strategy %s with %s: %s", ops->name, text, t->why) : DDP_OK;
+    if (!t) return DDP_OK;
+    why = ops->choose && (t->trait & wire) ? "it chooses the wire format itself: omit wire" : t->why;
+    return ddp__fail(err, DDP_UNSUPPORTED, "strategy %s with %s: %s", ops->name, text, why);
 }
