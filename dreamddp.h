@@ -57967,6 +57967,8 @@ static int ddp__over_nccl(const ddp_ctx *d, int link)
     return ddp__has_nccl(d) && link == 0 && !ddp__team_group(d);
 }
 
+static int ddp__emulated(const ddp__link_prober *q) { return ddp__links_of(q->d, q->link)->path != NULL; }
+
 /* An all-reduce of `floats` values. gathers: the all-gather that takes as long. Its messages are all sent at
  * once, so that their arrivals follow each other at the rate of the link. In an all-reduce, the sums of early
  * messages compete with the values of later ones. */
@@ -58071,10 +58073,10 @@ static void ddp__probed_train(ddp__probed *x, double floats, int messages, const
 }
 
 /* Seconds per byte of an algorithm. On an emulated link, all-gathers arrive one after the other, so the
- * second half of a train gives the rate. The headers of their blocks count as bytes, because they are a
- * large part of short messages. The median is used, because a rank that wakes up late reads the last
- * messages together. On a real link, trains of two sizes differ by the bytes that a token bucket does not
- * let pass faster. */
+ * second half of a train gives the rate. Headers count as bytes there, because they are a large part of
+ * short messages: a block of an all-gather takes as long as an all-reduce of members / 2 times its bytes.
+ * The median is used, because a rank that wakes up late reads the last messages together. On a real link,
+ * trains of two sizes differ by the bytes that a token bucket does not let pass faster. */
 static double ddp__probed_beta(const ddp__link_prober *q, int line)
 {
     const ddp__probed *x = &q->of[line];
@@ -58128,8 +58130,8 @@ static ddp__probe_turn ddp__turn_first(const ddp__link_prober *q, double latency
     double bytes = 4.0 * (double)DDP__FIRST_FLOATS * q->messages;
 
     if (q->rough_s > 0) bytes = fmin(wanted / q->rough_s, (double)DDP__GROWTH * q->rough_bytes);
-    /* on a link with a long delay the transfers of training give the rate */
-    if (q->rough_s > 0 && latency + q->word_s + 0.5 * wanted > ddp__probe_left(q)) return over;
+    /* the rate of an emulated link with a long delay is that of its setting */
+    if (ddp__emulated(q) && latency + q->word_s + 0.5 * wanted > ddp__probe_left(q)) return over;
     return ddp__turn_train(bytes / sizeof(float) / q->messages);
 }
 
@@ -58161,9 +58163,11 @@ static ddp__probe_turn ddp__turn_of(const ddp__link_prober *q, int line)
     const double least = gathers || !(DDP__PROBE_LAST_S > 1e-3) ? DDP__PROBE_LAST_S : q->limit_s / 5;
     const double wanted = fmin(fmax(least, latency), fmax(ddp__probe_left(q) / 2, 1e-6));
     const double took = x->train_s - latency;
+    const double first =
+        fmin(0.5 * least, 0.06); /* on a link with a long delay the first train is the only one */
     ddp__probe_turn t;
 
-    if (x->trains == 0) return ddp__turn_first(q, latency, gathers ? wanted : wanted / 2);
+    if (x->trains == 0) return ddp__turn_first(q, latency, gathers ? wanted : fmax(wanted / 2, first));
     /* within the burst of a token bucket the first messages are faster than the last */
     if (gathers)
         return ddp__turn_further(q, x, latency, 0.7 * wanted,
@@ -58244,12 +58248,12 @@ static void ddp__probe_rough(ddp__link_prober *q)
     }
 }
 
-/* The line of the direct algorithm or the ring. On an emulated link, and if there was no time for trains, the
- * rate follows from the all-gathers, or the transfers before. */
+/* The line of the direct algorithm or the ring. The rate of an emulated link follows from the all-gathers.
+ * Without them, and without trains, it is the rate of the setting, or of the transfers before. */
 static ddp_link ddp__probed_line(const ddp__link_prober *q, int line)
 {
     const ddp__probed *x = &q->of[line];
-    ddp_link k = {0, q->rough_s};
+    ddp_link k = {0, ddp__emulated(q) ? ddp__link_nominal(q->d, q->link).beta_s : q->rough_s};
 
     if (q->of[DDP__LINE_FULL].trains) k.beta_s = ddp__probed_beta(q, DDP__LINE_FULL);
     if (x->trains) k.beta_s = ddp__probed_beta(q, line);
@@ -58531,7 +58535,7 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* The number of layers that are averaged. */
+/* Returns the number of layers that are averaged. */
 static int ddp__averaged_layers(const ddp_ctx *d)
 {
     int n = 0;
@@ -58540,9 +58544,9 @@ static int ddp__averaged_layers(const ddp_ctx *d)
     return n;
 }
 
-/* Returns how long an average of `bytes` bytes occupies the link, in seconds. It is one of `messages` that
- * are due at the same time, with a short one about all layers. Only `width` operations are in flight, and
- * each takes at least alpha, so further ones start one or more alphas later. These are divided among all. */
+/* Returns how long an average of `bytes` bytes occupies the link, in seconds. `messages` averages are due
+ * together, and one short message about all layers. At most `width` operations are in flight, and each takes
+ * at least alpha. The waits of the others are divided by `messages`. */
 static double ddp__occupancy(const ddp_ctx *d, double bytes, int messages)
 {
     const ddp_link k = ddp__link_for(d, 0, bytes);

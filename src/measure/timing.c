@@ -29,7 +29,7 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* The number of layers that are averaged. */
+/* Returns the number of layers that are averaged. */
 static int ddp__averaged_layers(const ddp_ctx *d)
 {
     int n = 0;
@@ -38,9 +38,9 @@ static int ddp__averaged_layers(const ddp_ctx *d)
     return n;
 }
 
-/* Returns how long an average of `bytes` bytes occupies the link, in seconds. It is one of `messages` that
- * are due at the same time, with a short one about all layers. Only `width` operations are in flight, and
- * each takes at least alpha, so further ones start one or more alphas later. These are divided among all. */
+/* Returns how long an average of `bytes` bytes occupies the link, in seconds. `messages` averages are due
+ * together, and one short message about all layers. At most `width` operations are in flight, and each takes
+ * at least alpha. The waits of the others are divided by `messages`. */
 static double ddp__occupancy(const ddp_ctx *d, double bytes, int messages)
 {
     const ddp_link k = ddp__link_for(d, 0, bytes);

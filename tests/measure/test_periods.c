@@ -228,8 +228,8 @@ static void plain_schedule_of_deft_has_a_prediction(void **state)
     is_predicted(&x, 0.4); /* with the measured link */
 }
 
-/* Sixteen operations are in flight together. The step of an average also has a message about all layers, so
- * with 16 and 24 layers the last messages start a delay later. */
+/* Sixteen operations are in flight together. A step with an average also sends one message about all layers,
+ * so with 16 and 24 layers the last messages start a delay later. */
 static void prediction_of_short_messages_counts_their_delays(void **state)
 {
     static const int layers[] = {4, 15, 16, 24};
@@ -245,6 +245,22 @@ static void prediction_of_short_messages_counts_their_delays(void **state)
     }
 }
 
+/* The probe may take a second, which is too short for a train over these links. */
+static void rate_of_a_link_with_a_long_delay_is_known(void **state)
+{
+    static const char *const net[] = {"10mbit,150ms", "10mbit,500ms", "100kbit,500ms"};
+    static const ddp_strategy strategy[] = {DDP_LOCALSGD, DDP_SPARSELOCO};
+    static run x;
+
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        configure(&x, strategy[i % 2], 4, 20);
+        x.cfg.net = net[i / 2];
+        simulate(&x);
+        is_predicted(&x, 0.08);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -256,6 +272,7 @@ int main(void)
         cmocka_unit_test(profile_of_one_worker_gives_a_prediction),
         cmocka_unit_test(plain_schedule_of_deft_has_a_prediction),
         cmocka_unit_test(prediction_of_short_messages_counts_their_delays),
+        cmocka_unit_test(rate_of_a_link_with_a_long_delay_is_known),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
