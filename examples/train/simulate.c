@@ -48,9 +48,9 @@ static int simulate_parse(simulate *x, int argc, char **argv)
          "largest random change of a layer's time in each execution, as a fraction [0]"},
         {"--slow", CLI_TEXT, &x->slow, "R:F,..", "stragglers: worker R takes F times as long to compute"},
         {"--cores", CLI_REAL, &x->cores, "N",
-         "cores that all workers share; if workers x --threads is higher, computing is slower by that ratio "
-         "[no "
-         "sharing]"},
+         "cores that all workers share, such as 2 or 1.5: with more threads (workers times --threads) "
+         "computing "
+         "is slower by that ratio; 0 = no sharing [0]"},
         {"--tokens", CLI_REAL, &x->tokens, "N", "tokens per worker and step, for --target [1]"},
         {"--target", CLI_REAL, &x->target, "N",
          "number of tokens to train on; prints the hours, and with --price the cost"},
