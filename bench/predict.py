@@ -5,8 +5,8 @@
 
 Four workers train a small GPT under five strategies over three emulated links and, as root, behind Linux's token buckets (tc tbf) with a
 burst of 64 kB. `predicted` is predicted_step_ms, which was made when the plan was adopted; `measured` is the mean step after the profile,
-over whole periods. The other figures: corrected_step_ms over the measured step; the step that build/simulate computes from a profile of one
-worker alone with --cores, over the measured step; and the step in which the link is measured, without an average step. --write replaces the
+over whole periods. `corrected` is corrected_step_ms. `simulated` is the step that build/simulate computes from a profile of one worker alone,
+with --cores. `link measured in` is the step in which the link is measured, minus the longest later step. --write replaces the
 section "Predicted step times" of docs/results/benchmarks.md. Exit code 1: a ratio of `predicted` is not within 5 %.
 """
 import argparse
@@ -30,7 +30,7 @@ TITLE = "## Predicted step times"
 WORKERS = 4
 LINKS = ["2mbit,100ms", "10mbit,50ms", "100mbit,5ms"]
 BUCKET = "20mbit"
-BUCKET_DELAY = "0.1ms"  # of the namespaces
+BUCKET_DELAY = "0.1ms"  # delay between the namespaces
 STRATEGIES = [("ssgd", 1), ("wfbp", 1), ("dreamddp", 5), ("diloco", 5), ("sparseloco", 5)]
 FIRST = 10  # the first step that counts: a period after the plan of step 6
 ENV = {k: v for k, v in os.environ.items() if not re.match("DREAMDDP_|RANK$|WORLD_SIZE$", k)}
@@ -49,7 +49,7 @@ def result_of(run):
 
 
 def alone(folder):
-    """Measures the profile of one worker."""
+    """Returns the path of a measured profile of one worker."""
     path = os.path.join(folder, "alone.csv")
     run = command("localsgd", 1, 60, os.path.join(folder, "alone.jsonl"))
     result_of(run + ["--workers", 1, "--profile-steps", 40, "--write-profile", path])
@@ -117,7 +117,7 @@ def markdown(rows):
     lines += ["", "Measured on %d processors (%s), %s, with a load of %.1f at the end." %
               (os.cpu_count(), machine, datetime.date.today(), os.getloadavg()[0]),
               "Four workers share these processors. Neither the prediction nor the simulation includes the processor time of messages, packing and",
-              "the outer step, which is visible where a step takes a few milliseconds (`sparseloco`).", ""]
+              "the outer step. It is visible where a step takes a few milliseconds (`sparseloco`).", ""]
     return "\n".join(lines)
 
 
@@ -140,6 +140,11 @@ def main():
     parser.add_argument("--only", metavar="WORD", help="rows whose link or strategy contains WORD")
     parser.add_argument("--write", action="store_true", help="replace the section of docs/results/benchmarks.md")
     args = parser.parse_args()
+    if args.write and (args.only or args.quick):
+        parser.error("--write needs all rows; omit --only and --quick")
+    if args.only and not any(args.only in "%s %s" % (link, s) for link in LINKS + [BUCKET] for s, _ in STRATEGIES):
+        parser.error("no row contains %s; links are %s, strategies %s"
+                     % (args.only, ", ".join(LINKS + [BUCKET]), ", ".join(s for s, _ in STRATEGIES)))
     why = Net.possible()
     rows = []
     if why:
