@@ -270,7 +270,7 @@ static ddp__probe_turn ddp__turn_first(const ddp__link_prober *q, double latency
     double bytes = 4.0 * (double)DDP__FIRST_FLOATS * q->messages;
 
     if (q->rough_s > 0) bytes = fmin(wanted / q->rough_s, (double)DDP__GROWTH * q->rough_bytes);
-    /* the rate of an emulated link with a long delay is that of its setting */
+    /* without trains, the rate of an emulated link follows from its setting */
     if (ddp__emulated(q) && latency + q->word_s + 0.5 * wanted > ddp__probe_left(q)) return over;
     return ddp__turn_train(bytes / sizeof(float) / q->messages);
 }
@@ -303,8 +303,8 @@ static ddp__probe_turn ddp__turn_of(const ddp__link_prober *q, int line)
     const double least = gathers || !(DDP__PROBE_LAST_S > 1e-3) ? DDP__PROBE_LAST_S : q->limit_s / 5;
     const double wanted = fmin(fmax(least, latency), fmax(ddp__probe_left(q) / 2, 1e-6));
     const double took = x->train_s - latency;
-    const double first =
-        fmin(0.5 * least, 0.06); /* on a link with a long delay the first train is the only one */
+    /* on a link with a long delay the first train is the only one */
+    const double first = 0.5 * fmin(least, DDP__PROBE_LAST_S);
     ddp__probe_turn t;
 
     if (x->trains == 0) return ddp__turn_first(q, latency, gathers ? wanted : fmax(wanted / 2, first));
@@ -520,7 +520,7 @@ typedef struct ddp__probe_result_word {
 static ddp_status ddp__probe_measure(ddp__link_prober *q, ddp__probe_result_word *out, ddp_error *err)
 {
     ddp_ctx *d = q->d;
-    const int nccl = ddp__over_nccl(d, q->link), real = nccl || !ddp__links_of(d, q->link)->path;
+    const int nccl = ddp__over_nccl(d, q->link), real = nccl || !ddp__emulated(q);
     const int ring = real && ddp__ring_is_possible(q);
     const double limit_s = q->limit_s;
     ddp__probe_turn t = DDP__ZEROS;
@@ -564,7 +564,7 @@ static void ddp__probe_correct(const ddp__link_prober *q, ddp__probe_result_word
     ddp__follow f = DDP__ZEROS;
     ddp__observed seen = DDP__ZEROS;
     long first = LONG_MAX;
-    int ring = ddp__links_of(q->d, q->link)->path != NULL;
+    int ring = ddp__emulated(q);
 
     for (int i = 0; i < n; i++)
         if (s[i].layer >= 0 || s[i].layer == (int)DDP_ALL_LAYERS)
