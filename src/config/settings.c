@@ -245,11 +245,12 @@ static const char *const ddp__others[][2] = {
      "start succeeds (default: auto)"},
     {"DREAMDDP_LOG", "level of the log on stderr, without a logger of the program: off, error, warn, info or "
                      "debug (default: no lines)"},
-    {"DREAMDDP_LOCAL_RANK", "rank of this worker among those of its machine (default: the rank)"},
+    {"DREAMDDP_LOCAL_RANK", "rank of this worker on its machine (default: the rank)"},
     {"DREAMDDP_RESUME", "1: broken connections reconnect (docs/howto/wan-elastic.md); 0: a broken connection "
                         "is a lost peer (default: 1)"},
-    {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr (default: that of the system, but reno "
-                                "instead of bbr between ranks less than 5 ms apart)"}};
+    {"DREAMDDP_TCP_CONGESTION",
+     "TCP congestion control, such as bbr (default: the setting of the system, but reno "
+     "instead of bbr between ranks less than 5 ms apart)"}};
 #define DDP__OTHERS ((int)(sizeof ddp__others / sizeof *ddp__others))
 
 /* ---- names to values ---- */
