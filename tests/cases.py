@@ -17,6 +17,7 @@ import tempfile
 import time
 
 CASES = []  # (name, function) of the running script
+OWNED_PORTS = []  # the sockets of unused_port()
 
 
 class Wrong(Exception):
@@ -71,14 +72,36 @@ def preloaded_comma_locale(folder):
     return env
 
 
+def unused_port(count=1):
+    """Returns a TCP port at which no process listens, followed by count - 1 more.
+
+    A port that bind() chooses is from the ephemeral range (Linux: 32768 and above), and an outgoing connection may take
+    it before the test uses it. These ports are below that range, and below the ports that the library computes for a
+    run (20000 to 31999). Until this process ends it holds the UDP ports of the same numbers, so that no other test
+    chooses them."""
+    first, span = 10000, 10000
+    for i in range(span):
+        port, owned = first + (os.getpid() * 20 + i * count) % (span - count), []
+        try:
+            for one in range(port, port + count):
+                owned.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                owned[-1].bind(("127.0.0.1", one))
+                with socket.socket() as s:
+                    s.bind(("", one))
+        except OSError:
+            for s in owned:
+                s.close()
+            continue
+        OWNED_PORTS.extend(owned)
+        return port
+    raise Wrong("no free port")
+
+
 def unused_address():
-    """Returns HOST:PORT where no process listens. The host address is unique to this process, so that no other
-    program takes the port before a rank listens there. Ports of 127.0.0.1 are also given to outgoing connections."""
+    """Returns HOST:PORT where no process listens. The host address is unique to this process, so that no program at
+    127.0.0.1 disturbs the test."""
     own = os.getpid()
-    host = "127.%d.%d.%d" % (1 + own // 64516 % 254, 1 + own // 254 % 254, 1 + own % 254)
-    with socket.socket() as s:
-        s.bind((host, 0))
-        return "%s:%d" % s.getsockname()
+    return "127.%d.%d.%d:%d" % (1 + own // 64516 % 254, 1 + own // 254 % 254, 1 + own % 254, unused_port())
 
 
 def same(text):

@@ -9,13 +9,12 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests"))
-from cases import Wrong, case, expect, run_cases  # noqa: E402
+from cases import Wrong, case, expect, run_cases, unused_port  # noqa: E402
 
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 NETCHECK, TRAIN, PLAN = (os.path.join(BUILD, p) for p in ("netcheck", "train_gpt", "plan"))
@@ -41,12 +40,6 @@ def run(folder, *args, code=0, **extra):
         raise Wrong("%s did not end" % (args,))
     expect(code is None or p.returncode == code, "%s: exit code %s, not %s: %s" % (args, p.returncode, code, err[-500:]))
     return out, err
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def pairs(matrix):
@@ -113,7 +106,7 @@ def slow(folder):
             f.write("layer,params,forward_s,backward_s,comm_s\n")
             f.writelines("l%d,500,%g,%g,0.001\n" % (i, seconds, seconds) for i in range(3))
     for strategy in ("dreamddp", "ssgd"):
-        address = "127.0.0.1:%d" % free_port()
+        address = "127.0.0.1:%d" % unused_port()
         page = ["--report", "r.html"] if strategy == "dreamddp" else []
         ranks = [start(folder, TRAIN, "--emulate-compute", "slow" if r == 1 else "fast", "--workers", 3, "--rank", r,
                        "--addr", address, "--steps", 40, "--period", 4, "--strategy", strategy, "--json", "r%d" % r,

@@ -18,7 +18,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests"))
-from cases import Wrong, case, expect, run_cases, skip_script  # noqa: E402
+from cases import Wrong, case, expect, run_cases, skip_script, unused_port  # noqa: E402
 
 GPT = os.path.join(ROOT, os.environ.get("BUILD", "build"), "train_gpt")
 ARGS = ["--layers", "1", "--heads", "2", "--dim", "32", "--seq", "32", "--batch", "2", "--steps", "300",
@@ -32,12 +32,6 @@ def key_of(folder):
         f.write(secrets.token_hex(32) + "\n")
     os.chmod(key, 0o600)
     return key
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def start(port, rank, *extra, **env):
@@ -115,7 +109,7 @@ def strangers_change_no_bit(folder):
     key = key_of(folder)
     want = None
     for knocking in (False, True):
-        port = free_port()
+        port = unused_port()
         root = start(port, 0, "--tls-psk", key)
         time.sleep(0.3)
         guests = Strangers(port) if knocking else None
@@ -139,7 +133,7 @@ def strangers_change_no_bit(folder):
         with open(key) as f:
             secret = f.read().strip()
         expect(not any(secret[:16] in d[1] + d[2] for d in done), "the key was printed")
-    plain_port = free_port()
+    plain_port = unused_port()
     root, worker = start(plain_port, 0), start(plain_port, 1)
     got = param_hash(finish(worker), finish(root))
     expect(got == want, "TLS has other bits than plain: %s, %s" % (got, want))
@@ -147,7 +141,7 @@ def strangers_change_no_bit(folder):
 
 def main():
     with tempfile.TemporaryDirectory(prefix="dreamddp_security_") as folder:
-        code, _, err = finish(start(free_port(), 0, "--tls-psk", key_of(folder), DREAMDDP_CONNECT_TIMEOUT="0.2"))
+        code, _, err = finish(start(unused_port(), 0, "--tls-psk", key_of(folder), DREAMDDP_CONNECT_TIMEOUT="0.2"))
     if code == 2 and "built without TLS" in err:
         skip_script("build/train_gpt has no TLS")
     return run_cases()

@@ -8,13 +8,12 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import Skipped, Wrong, case, run_cases  # noqa: E402
+from cases import Skipped, Wrong, case, run_cases, unused_address  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TRAIN = os.path.join(ROOT, os.environ.get("BUILD", "build"), "train_gpt")
@@ -31,9 +30,7 @@ class Run:
     """Workers of one run, each in a process."""
 
     def __init__(self, folder, workers, strategy, steps, program=TRAIN, shape=SHAPE, least=2, env=()):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.addr = "127.0.0.1:%d" % s.getsockname()[1]
+        self.addr = unused_address()
         self.folder = folder
         self.program = program
         self.env = dict(env, DREAMDDP_LOG="info")

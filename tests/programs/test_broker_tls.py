@@ -6,13 +6,12 @@ Exit 77 if build/broker has no TLS (OpenSSL was missing when it was built).
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from broker_job import BUILD, MLP, Job, case, images, quick, same, trainer, word  # noqa: E402
-from cases import Skipped, expect, run_cases, skip_script  # noqa: E402
+from cases import Skipped, expect, run_cases, skip_script, unused_port  # noqa: E402
 
 STEPS = ["--steps", 6, "--lr", "0.001"]
 
@@ -157,9 +156,7 @@ def non_loopback_address_requires_keys(job, folder):
     if not addresses:
         raise Skipped("this machine has no address but loopback")
     key, args = key_of(folder), job_args(folder)
-    with socket.socket() as s:
-        s.bind((addresses[0], 0))
-        job.addr = "%s:%d" % s.getsockname()
+    job.addr = "%s:%d" % (addresses[0], unused_port())
     for program, option in (("broker", "--listen"), ("compnode", "--broker")):
         p = job.start(program, *(args if program == "broker" else ()), option, job.addr)
         err = p.communicate(timeout=60)[1]

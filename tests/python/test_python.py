@@ -11,7 +11,7 @@ import re
 import sys
 
 sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
-from cases import Skipped, case, expect, run_cases, skip_script, told  # noqa: E402
+from cases import Skipped, case, expect, run_cases, skip_script, told, unused_port  # noqa: E402
 from ddprun import DDPRUN, HERE, ROOT, SOURCE, built, clean, has, run, started, together  # noqa: E402
 
 
@@ -83,7 +83,8 @@ def torchrun_starts_an_unchanged_program(folder):
     with open(path, "w", encoding="ascii") as f:
         f.write(TRAINING)
     for more in ((), ("-r", "0:1", "-t", "0:1")):  # torchrun 1.13 with Python 3.11 fails on its own defaults
-        r = run(sys.executable, "-m", "torch.distributed.run", *more, "--standalone", "--nproc_per_node", "2", path)
+        r = run(sys.executable, "-m", "torch.distributed.run", *more, "--master_port", unused_port(2), "--nproc_per_node",
+                "2", path)
         if "'NoneType' object has no attribute 'get'" not in r.stderr:
             break
     trains(r, 2, SOURCE)

@@ -13,8 +13,8 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from training import BUILD, GPT, OWN, alone, case, expect, finish, free_port, start, trained  # noqa: E402
-from cases import Skipped, run_cases  # noqa: E402
+from training import BUILD, GPT, OWN, alone, case, expect, finish, start, trained  # noqa: E402
+from cases import Skipped, run_cases, unused_port  # noqa: E402
 
 
 @case
@@ -23,7 +23,7 @@ def ranks_train_from_two_terminals():
     for host in ("127.0.0.1", "tcp://127.0.0.1", "[::1]"):
         if "::1" in host and not os.path.exists("/proc/net/if_inet6"):
             continue
-        where = ["--workers", 2, "--addr", "%s:%d" % (host, free_port())]
+        where = ["--workers", 2, "--addr", "%s:%d" % (host, unused_port())]
         second = start([*where, "--rank", 1])
         time.sleep(0.2)  # as a user who switches terminals
         done = finish([start([*where, "--rank", 0]), second])
@@ -36,7 +36,7 @@ def ranks_connect_through_a_file():
     right, path = alone(3), os.path.join(os.getcwd(), "run")
     for given in ({}, {"DREAMDDP_RUN_ID": "monday"}):
         with open(path, "w") as f:  # a stale file
-            f.write("127.0.0.1:%d %d\n" % (free_port(), 5))
+            f.write("127.0.0.1:%d %d\n" % (unused_port(), 5))
         ranks = [start(["--workers", 3, "--addr", "file://" + path, "--rank", r], given) for r in (2, 1)]
         time.sleep(0.3)
         ranks.append(start(["--workers", 3, "--addr", "file://" + path, "--rank", 0], given))
@@ -47,7 +47,7 @@ def ranks_connect_through_a_file():
 @case
 def every_launcher_is_recognised():
     right = alone(2)
-    port = free_port(2)
+    port = unused_port(2)
     torch_server = socket.socket()  # init_process_group or torchrun's agent listens at MASTER_PORT
     torch_server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     torch_server.bind(("", port))
@@ -64,7 +64,7 @@ def every_launcher_is_recognised():
                             "SLURM_STEP_NUM_NODES": 1, "SLURM_JOB_ID": 3},
     }
     for name, env in launchers.items():
-        extra = {} if name == "torchrun" else {"DREAMDDP_ADDR": "127.0.0.1:%d" % free_port()}
+        extra = {} if name == "torchrun" else {"DREAMDDP_ADDR": "127.0.0.1:%d" % unused_port()}
         done = finish([start(env={**env(r), **extra}) for r in range(2)])
         expect(trained(done, 2) == right, "other parameters with %s" % name)
         line = "rank 1 of 2, as %s says" % name
@@ -144,7 +144,7 @@ def invalid_variables_are_named():
 
 def launched(world, args=(), env=()):
     """Starts ranks 0 to world - 1 as Open MPI does, and waits for them."""
-    addr = "127.0.0.1:%d" % free_port()
+    addr = "127.0.0.1:%d" % unused_port()
     return finish([start(args, {"OMPI_COMM_WORLD_RANK": r, "OMPI_COMM_WORLD_SIZE": world, "DREAMDDP_ADDR": addr, **dict(env)})
                    for r in range(world)])
 
@@ -171,7 +171,7 @@ def world_size_comes_from_the_launcher():
 @case
 def worker_of_another_run_is_rejected():
     """A worker of another run connects first. It fails at once, and the right worker trains."""
-    right, addr = alone(2), "127.0.0.1:%d" % free_port()
+    right, addr = alone(2), "127.0.0.1:%d" % unused_port()
     where = ["--workers", 2, "--addr", addr, "--rank"]
     root = start([*where, 0], {"DREAMDDP_RUN_ID": "new"})
     # finish() fails before this time-out ends
@@ -200,7 +200,7 @@ def broken_link_reconnects():
 def second_process_of_a_rank_fails_after_the_start():
     for more in ([], ["--max-world", 4]):
         folder = os.path.join(os.getcwd(), "saved%d" % len(more))
-        where = ["--workers", 2, "--min-world", 1, *more, "--addr", "127.0.0.1:%d" % free_port(), "--steps", 3000]
+        where = ["--workers", 2, "--min-world", 1, *more, "--addr", "127.0.0.1:%d" % unused_port(), "--steps", 3000]
         run = [start([*where, "--sleep", 0.02, "--save", folder, "--save-every", 1, "--rank", r], {"DREAMDDP_RUN_ID": 7})
                for r in range(2)]
         while not glob.glob(os.path.join(folder, "step-*")) and all(p.poll() is None for p in run):
@@ -218,7 +218,7 @@ def two_mpiruns_on_one_port_do_not_mix():
     with the reason."""
     right = alone(3)
     for attempt in range(4):
-        port = free_port()
+        port = unused_port()
         runs = [[{"OMPI_COMM_WORLD_RANK": r, "OMPI_COMM_WORLD_SIZE": 3, "OMPI_COMM_WORLD_LOCAL_SIZE": 3,
                   "OMPI_COMM_WORLD_LOCAL_RANK": r, "PMIX_NAMESPACE": name,
                   "DREAMDDP_ADDR": "127.0.0.1:%d" % port, "DREAMDDP_CONNECT_TIMEOUT": 30}

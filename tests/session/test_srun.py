@@ -17,7 +17,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import Checks, Skipped, Wrong, expect, skip_script  # noqa: E402
+from cases import Checks, Skipped, Wrong, expect, skip_script, unused_address, unused_port  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
@@ -58,16 +58,6 @@ def environment(**extra):
                 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", DREAMDDP_LOG="info", DREAMDDP_CONNECT_TIMEOUT="20", **extra)
 
 
-def free_ports(count):
-    held = [socket.socket() for _ in range(count)]
-    for s in held:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in held]
-    for s in held:
-        s.close()
-    return ports
-
-
 def run(folder, *args, **extra):
     p = subprocess.Popen(args, cwd=folder, env=environment(**extra), text=True, stdin=subprocess.DEVNULL,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -95,7 +85,7 @@ def one_node(folder):
         os.mkdir(os.path.join(folder, name))
     conf = os.path.join(folder, "slurm.conf")
     with open(conf, "w") as f:
-        f.write(CONF.format(host=host, user=getpass.getuser(), folder=folder, ports=free_ports(2)))
+        f.write(CONF.format(host=host, user=getpass.getuser(), folder=folder, ports=(unused_port(), unused_port())))
     env = environment(SLURM_CONF=conf)
     daemons = [subprocess.Popen([name, "-D", *more], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                 stderr=subprocess.DEVNULL) for name, more in (("slurmctld", []), ("slurmd", ["-N", host]))]
@@ -119,7 +109,7 @@ def compare(folder, slurm):
             check(name, e if isinstance(e, Skipped) else False, e)
 
     alone, _ = trained(folder, *GPT, "--workers", "4")
-    port = "127.0.0.1:%d" % free_ports(1)[0]
+    port = unused_address()
     flavours = subprocess.run(["srun", "--mpi=list"], env=environment(**slurm), capture_output=True, text=True, timeout=60)
     pmix = "pmix" in flavours.stdout + flavours.stderr
 

@@ -2,7 +2,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 
@@ -27,24 +26,6 @@ def case(function):
         write_text()
         function()
     return plain_case(function.__name__.replace("_", " "))(inside(with_text))
-
-
-def free_port(count=1):
-    """A free port, followed by count - 1 more free ports."""
-    for _ in range(100):
-        held = []
-        try:
-            for i in range(count):
-                s = socket.socket()
-                s.bind(("127.0.0.1", held[0].getsockname()[1] + i if held else 0))
-                held.append(s)
-            return held[0].getsockname()[1]
-        except (OSError, OverflowError):
-            continue
-        finally:
-            for s in held:
-                s.close()
-    raise Wrong("no free port")
 
 
 def start(args=(), env=(), launcher=()):

@@ -16,7 +16,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import Skipped, Wrong, case, expect, run_cases, skip_script  # noqa: E402
+from cases import Skipped, Wrong, case, expect, run_cases, skip_script, unused_port  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 GPT = os.path.join(ROOT, os.environ.get("BUILD", "build"), "train_gpt")
@@ -31,12 +31,6 @@ def key_of(folder):
         f.write(secrets.token_hex(32) + "\n")
     os.chmod(key, 0o600)
     return key
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def start(port, rank, *extra, **env):
@@ -118,7 +112,7 @@ def strangers_change_no_bit(folder):
     key = key_of(folder)
     want = None
     for connecting in (False, True):
-        port = free_port()
+        port = unused_port()
         root = start(port, 0, "--tls-psk", key)
         time.sleep(0.3)
         guests = Strangers(port) if connecting else None
@@ -140,7 +134,7 @@ def strangers_change_no_bit(folder):
         with open(key) as f:
             secret = f.read().strip()
         expect(not any(secret[:16] in d[1] + d[2] for d in done), "the key was printed")
-    plain_port = free_port()
+    plain_port = unused_port()
     root, worker = start(plain_port, 0), start(plain_port, 1)
     got = param_hash(finish(worker), finish(root))
     expect(got == want, "TLS is not bit-identical to plain: %s, %s" % (got, want))
@@ -153,7 +147,7 @@ def the_wrong_key_is_told_to_both(folder):
     with open(other, "w") as f:
         f.write(secrets.token_hex(32))
     os.chmod(other, 0o600)
-    port = free_port()
+    port = unused_port()
     root = start(port, 0, "--tls-psk", key)
     code, _, err = finish(start(port, 1, "--tls-psk", other))
     expect(code == 1 and "has a different pre-shared key" in err, err)
@@ -181,12 +175,12 @@ def certificates_as_the_manual_makes_them(folder):
     commands = "".join(openssl_commands_of_the_manual())
     done = subprocess.run(["sh", "-euc", commands], cwd=folder, capture_output=True, text=True)
     expect(done.returncode == 0, commands + done.stderr)
-    port = free_port()
+    port = unused_port()
     how = [["--tls-ca", "ca.pem", "--tls-cert", "rank-%d.pem" % r, "--tls-key", "rank-%d.key" % r] for r in (0, 1)]
     how = [[os.path.join(folder, w) if "." in w else w for w in h] for h in how]
     root, worker = start(port, 0, *how[0]), start(port, 1, *how[1])
     expect(param_hash(finish(worker), finish(root)), "certificates: no parameters")
-    port = free_port()
+    port = unused_port()
     root = start(port, 0, *how[0], DREAMDDP_CONNECT_TIMEOUT="4")
     code, _, err = finish(start(port, 1, *how[0]))  # rank 0's certificate
     expect(code == 1 and "it has no name rank-1" in err, err)
@@ -196,7 +190,7 @@ def certificates_as_the_manual_makes_them(folder):
 
 def main():
     with tempfile.TemporaryDirectory(prefix="dreamddp_security_") as folder:
-        code, _, err = finish(start(free_port(), 0, "--tls-psk", key_of(folder), DREAMDDP_CONNECT_TIMEOUT="0.2"))
+        code, _, err = finish(start(unused_port(), 0, "--tls-psk", key_of(folder), DREAMDDP_CONNECT_TIMEOUT="0.2"))
     if code == 2 and "built without TLS" in err:
         skip_script("build/train_gpt has no TLS")
     return run_cases()
