@@ -59101,45 +59101,93 @@ static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, 
     return 0;
 }
 
-/* Returns the size of the next transfer if this one was too short, or contained the burst of a token bucket:
- * its first messages arrived faster than its last ones. */
-static size_t ddp__transfer_next(size_t bytes, double seconds, const double *part_s)
-{
-    const int last = DDP__PARTS_SENT - 1;
-    const double begun = part_s[1], ended = part_s[last] - part_s[last - 1];
-    double growth = fmin(DDP__PROBE_GROWTH, ddp__pair_s / seconds);
+/* Transfers of one size. */
+typedef struct ddp__timed_size {
+    ddp__meter meter;
+    double fastest_s;
+    int times;
+    /* seconds of each: from the first message to the second, from the last but one to the last, of the
+     * second half, and of all */
+    double begun_s[DDP__METER_MOST], ended_s[DDP__METER_MOST], half_s[DDP__METER_MOST],
+        all_s[DDP__METER_MOST];
+} ddp__timed_size;
 
-    if (begun < 0.85 * ended && seconds < 2 * ddp__pair_s) growth = fmax(growth, 2);
+/* Times one more transfer. Returns 1 after a failure. *enough: whether more of this size are needless. */
+static int ddp__size_add(ddp__prober *q, int peer, size_t bytes, double back_s, ddp__timed_size *t,
+                         int *enough)
+{
+    const int last = DDP__PARTS_SENT - 1, half = DDP__PARTS_SENT / 2;
+    ddp__probe_word w;
+    double seconds;
+
+    DDP__DO(ddp__transfer(q, peer, bytes, back_s, &w, &seconds));
+    if (t->times < DDP__METER_MOST) {
+        t->begun_s[t->times] = w.part_s[1];
+        t->ended_s[t->times] = w.part_s[last] - w.part_s[last - 1];
+        t->half_s[t->times] = w.part_s[last] - w.part_s[half - 1];
+        t->all_s[t->times++] = seconds;
+    }
+    *enough = ddp__meter_add(&t->meter, (double)bytes, seconds, &t->fastest_s);
+    return 0;
+}
+
+static double ddp__middle(const double *x, int n)
+{
+    double sorted[DDP__METER_MOST];
+
+    memcpy(sorted, x, (size_t)n * sizeof *x);
+    qsort(sorted, (size_t)n, sizeof *sorted, ddp__rising);
+    return sorted[n / 2];
+}
+
+/* Returns a larger size if these transfers were too short, or contained the burst of a token bucket: their
+ * first messages arrived faster than their last ones. */
+static size_t ddp__size_next(size_t bytes, const ddp__timed_size *t)
+{
+    const double begun = ddp__middle(t->begun_s, t->times), ended = ddp__middle(t->ended_s, t->times);
+    double growth = fmin(DDP__PROBE_GROWTH, ddp__pair_s / t->fastest_s);
+
+    if (begun < 0.85 * ended && t->fastest_s < 2 * ddp__pair_s) growth = fmax(growth, 2);
     if (growth < 1.25) return bytes;
     return (size_t)fmin(growth * (double)bytes, DDP__PROBE_LARGE) / DDP__PARTS_SENT * DDP__PARTS_SENT;
 }
 
-/* Measures the rate to a peer: transfers that grow, and then repetitions of the longest. */
+/* Bytes per second: the median of the second halves, because a receiver that wakes up late reads the last
+ * messages together. After a loss TCP holds back the bytes that follow the lost ones. This delays the first
+ * half of many transfers but not their end, so the second half seems too fast. The time of whole transfers
+ * limits the rate, because a token bucket passes only a small part of a long transfer faster. */
+static double ddp__size_rate(size_t bytes, double ping_s, const ddp__timed_size *t)
+{
+    const double half = (double)(bytes / DDP__PARTS_SENT) * (DDP__PARTS_SENT - DDP__PARTS_SENT / 2);
+    const double rate = half / fmax(ddp__middle(t->half_s, t->times), 1e-9);
+    /* TCP needs a few round trips until it fills a link with a long delay */
+    const double all_s = ddp__middle(t->all_s, t->times) - 5 * ping_s, tolerance = 1.1;
+
+    return all_s > ddp__pair_s / 5 ? fmin(rate, tolerance * (double)bytes / all_s) : rate;
+}
+
+/* Measures the rate to a peer: transfers that grow until they are long enough, and repetitions of that size.
+ * A busy machine may delay a single transfer, so the fastest decides whether a size is long enough. */
 static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 {
-    const int first = q->n, last = DDP__PARTS_SENT - 1, half = DDP__PARTS_SENT / 2;
-    ddp__probe_word over = DDP__ZEROS, w;
-    ddp__meter meter = DDP__ZEROS;
-    double seconds, fastest, counted_s[DDP__METER_MOST];
-    int times = 0;
-    size_t bytes = DDP__PROBE_SMALL, next;
+    const int first = q->n;
+    ddp__probe_word over = DDP__ZEROS;
+    ddp__timed_size t;
+    size_t bytes, next = DDP__PROBE_SMALL;
+    int enough;
 
     over.next = -1;
     over.wall_s = out->ping_s;
-    for (;; bytes = next) {
-        DDP__DO(ddp__transfer(q, peer, bytes, out->ping_s, &w, &seconds));
-        next = ddp__transfer_next(bytes, seconds, w.part_s);
-        if (next == bytes) break;
-    }
-    for (;;) {
-        if (times < DDP__METER_MOST) counted_s[times++] = fmax(w.part_s[last] - w.part_s[half - 1], 1e-9);
-        if (ddp__meter_add(&meter, (double)bytes, seconds, &fastest)) break;
-        DDP__DO(ddp__transfer(q, peer, bytes, out->ping_s, &w, &seconds));
-    }
+    do {
+        bytes = next;
+        memset(&t, 0, sizeof t);
+        do {
+            DDP__DO(ddp__size_add(q, peer, bytes, out->ping_s, &t, &enough));
+            next = ddp__size_next(bytes, &t);
+        } while (next == bytes && !enough);
+    } while (next > bytes);
     DDP__DO(ddp__say(q, &over, peer));
-    /* the median: a receiver that wakes up late reads the last messages together, at no rate of the link */
-    qsort(counted_s, (size_t)times, sizeof *counted_s, ddp__rising);
-    out->rate = (double)(bytes / DDP__PARTS_SENT) * (DDP__PARTS_SENT - half) / counted_s[times / 2];
+    out->rate = ddp__size_rate(bytes, out->ping_s, &t);
     q->bytes[q->n] = 0; /* the few bytes of a ping pass a token bucket in no time */
     q->seconds[q->n++] = out->ping_s;
     q->bytes[q->n] = (double)bytes;
