@@ -5,7 +5,7 @@
 
 typedef struct connection {
     const char *transport, *addr;
-    long workers, rank; /* rank < 0 if not given */
+    long workers, rank; /* < 0 if not given */
 } connection;
 
 enum { CONNECT_OPTIONS = 15 };
@@ -35,7 +35,7 @@ static int connect_options(connection *c, ddp_config *cfg, cli_option *table)
     };
 
     memset(c, 0, sizeof *c);
-    c->rank = -1;
+    c->workers = c->rank = -1;
     memcpy(table, shared, sizeof shared);
     return CONNECT_OPTIONS;
 }
@@ -58,8 +58,12 @@ static int connect_configure(const char *program, const connection *c, ddp_confi
         fprintf(stderr, "%s: unknown transport %s; choose tcp, threads or mpi\n", program, transport);
         return 2;
     }
-    if (c->workers > 256 || (c->rank >= 0 && c->workers < 2)) {
+    if (c->workers > 256 || (c->workers >= 0 && c->workers < 2)) {
         fprintf(stderr, "%s: --workers %ld: choose a number from 2 to 256\n", program, c->workers);
+        return 2;
+    }
+    if (c->rank >= 0 && c->workers < 0) {
+        fprintf(stderr, "%s: --rank %ld needs --workers N, from 2 to 256\n", program, c->rank);
         return 2;
     }
     if (c->rank >= c->workers && c->rank >= 0) {
@@ -78,7 +82,7 @@ static int connect_configure(const char *program, const connection *c, ddp_confi
                 program, c->rank);
         return 2;
     }
-    cfg->world = (int)c->workers;
+    cfg->world = c->workers < 0 ? 0 : (int)c->workers;
     if (c->rank >= 0) {
         cfg->rank = (int)c->rank;
         cfg->addr = connect_or(c->addr, "DREAMDDP_ADDR", "127.0.0.1:29500");

@@ -18,6 +18,7 @@ typedef struct netcheck {
     const char *json, *network, *net, *tflops, *require;
     double dp_bytes, pp_bytes;  /* 0 if unknown */
     double least_mbit, most_ms; /* of require, or 0 for any */
+    int alone;                  /* the run has one worker */
 } netcheck;
 
 enum { CELL_PING, CELL_MEDIAN, CELL_RATE, CELL_ALPHA, CELL_CLOCK };
@@ -233,13 +234,16 @@ static ddp_status netcheck_network(const netcheck *n, const ddp_probe_result *r,
 
 static int netcheck_worker(ddp_ctx *d, void *user)
 {
-    const netcheck *n = (const netcheck *)user;
-    float *gflops = (float *)calloc((size_t)ddp_world(d), sizeof *gflops);
+    netcheck *n = (netcheck *)user;
+    float *gflops;
     ddp_probe_result r;
     ddp_error err;
     watcher w;
     int bad, met = 1;
 
+    n->alone = ddp_world(d) < 2;
+    if (n->alone) return DDP_USAGE;
+    gflops = (float *)calloc((size_t)ddp_world(d), sizeof *gflops);
     if (!gflops) return DDP_MEMORY;
     memset(&r, 0, sizeof r);
     watcher_start(&w, d, NULL, 0);
@@ -349,8 +353,11 @@ int main(int argc, char **argv)
     memset(&err, 0, sizeof err);
     code = ddp_launch(&cfg, netcheck_worker, &n, &err);
     if (cli_interrupted) return 130;
-    if (code == DDP_USAGE)
-        snprintf(err.msg, sizeof err.msg, "one worker has no links to measure: --workers N, or a launcher");
+    if (n.alone) {
+        fprintf(stderr, "netcheck: one worker has no links to measure; use --workers N, from 2 to 256, or a "
+                        "launcher\n");
+        return 2;
+    }
     if (code && !strstr(err.msg, "without an error of the context"))
         fprintf(stderr, "netcheck: %s\n", err.msg);
     return ddp_status_exit_code((ddp_status)code);

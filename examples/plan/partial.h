@@ -341,8 +341,10 @@ static int plan_partial(int argc, char **argv)
         return plan_usage("plan partial", "%s needs --split-params N", "--alpha");
     if (a.curve && a.svg) return plan_usage("plan partial", "--curve and %s cannot be combined", "--svg");
     if (a.workers >= 0 && !a.net) return plan_usage("plan partial", "--workers needs %s", "--net RATE,DELAY");
-    if (a.net && a.workers < 2)
+    if (a.net && a.workers < 0)
         return plan_usage("plan partial", "%s needs --workers N, at least 2", "--net");
+    if (a.net && a.workers < 2)
+        return plan_refuse("plan partial", "--workers", (double)a.workers, "at least 2");
     o.period = (int)a.period;
     status = ddp_cost_named(a.cost, &o.cost, &err);
     if (status == DDP_OK) status = ddp_fill_named(a.fill, &o.fill, &err);

@@ -339,8 +339,10 @@ static int timeline_check(timeline_arguments *a)
     if (!a->profile) return plan_usage("plan timeline", "--profile %s is needed", "FILE");
     if (a->workers >= 0 && !a->net)
         return plan_usage("plan timeline", "--workers needs %s", "--net RATE,DELAY");
-    if (a->net && a->workers < 2)
+    if (a->net && a->workers < 0)
         return plan_usage("plan timeline", "%s needs --workers N, at least 2", "--net");
+    if (a->net && a->workers < 2)
+        return plan_refuse("plan timeline", "--workers", (double)a->workers, "at least 2");
     for (i = 0; i < 8; i++)
         if (plan_given(value[i]) && (value[i] < 0 || (i > 0 && value[i] <= 0)))
             return plan_refuse("plan timeline", name[i], value[i], i ? "above 0" : "at least 0");

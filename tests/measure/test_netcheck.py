@@ -10,13 +10,12 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import Wrong, case, expect, run_cases, ticks  # noqa: E402
+from cases import Wrong, case, expect, run_cases, ticks, unused_port  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
@@ -44,12 +43,6 @@ def run(folder, *args, code=0, **extra):
         raise Wrong("%s did not end" % (args,))
     expect(code is None or p.returncode == code, "%s: exit code %s, not %s: %s" % (args, p.returncode, code, err[-500:]))
     return out, err
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @case("plan place, plan fence and the trainers read the written network")
@@ -83,13 +76,13 @@ def required(folder):
 
 @case("ranks started by hand or with a launcher's variables measure their links")
 def apart(folder):
-    address = "127.0.0.1:%d" % free_port()
+    address = "127.0.0.1:%d" % unused_port()
     other = start(folder, NETCHECK, "--workers", 2, "--rank", 1, "--addr", address)
     out, _ = run(folder, NETCHECK, "--workers", 2, "--rank", 0, "--addr", address)
     expect("2 workers" in out, out)
     expect(other.wait(timeout=60) == 0, "rank 1 failed")
     expect(other.communicate()[0] == "", "a rank other than 0 printed the table")
-    port = str(free_port() - 1)  # rank 0 listens at MASTER_PORT + 1
+    port = str(unused_port(2))  # rank 0 listens at MASTER_PORT + 1
     launched = [start(folder, NETCHECK, RANK=str(r), WORLD_SIZE="3", LOCAL_RANK=str(r), MASTER_ADDR="127.0.0.1",
                       MASTER_PORT=port) for r in range(3)]
     outs = [p.communicate(timeout=120) for p in launched]
@@ -99,7 +92,11 @@ def apart(folder):
 
 @case("user mistakes fail with a one-line error")
 def mistakes(folder):
-    for args, code, word in ((["--workers", 1], 1, "no links"), (["--workers", 2, "--net", "fast"], 2, "100mbit,20ms"),
+    for args, code, word in (([], 2, "no links"), (["--workers", 0], 2, "--workers 0: choose a number from 2 to 256"),
+                             (["--workers", 1], 2, "--workers 1: "), (["--workers", 257], 2, "--workers 257: "),
+                             (["--rank", 0], 2, "--rank 0 needs --workers N"),
+                             (["--workers", 2, "--transport", "mpi"], 1, "MPI"),
+                             (["--workers", 2, "--net", "fast"], 2, "100mbit,20ms"),
                              (["--workers", 2, "--rank", 2], 2, "ranks count from 0"), (["--merge"], 2, "dump"),
                              (["--merge", "nowhere"], 1, "nowhere"),
                              (["--workers", 2, "--write-network", "no/such/file"], 1, "no/such/file"),
@@ -110,7 +107,7 @@ def mistakes(folder):
                              (["--transport", "pigeon"], 2, "pigeon")):
         _, err = run(folder, NETCHECK, *args, code=code)
         expect(word in err and err.count("\n") == 1, "%s: %s" % (args, err))
-    _, err = run(folder, NETCHECK, "--workers", 2, "--rank", 0, "--addr", "127.0.0.1:%d" % free_port(),
+    _, err = run(folder, NETCHECK, "--workers", 2, "--rank", 0, "--addr", "127.0.0.1:%d" % unused_port(),
                  "--join-timeout", 0.5, code=3)
     expect("DREAMDDP_JOIN_TIMEOUT" in err, err)
 

@@ -52,6 +52,7 @@ base="partial --profile p.csv --period 3"
     says 2 'unknown option --perod' $base --perod 3
     says 2 '--json needs a value' $base --json
     says 2 '--net needs --workers' $base --net 1mbit
+    says 2 '--workers is 0, but must be at least 2' $base --net 1mbit --workers 0
     says 2 '--workers needs --net' $base --workers 0
     says 2 'plan partial' $base --net nonsense --workers 2
     says 1 'cannot read absent.csv' partial --profile absent.csv --period 3

@@ -102,6 +102,7 @@ says 2 'shorter than the startup' --profile p.csv --scheme deft --alpha 5
 
 says 2 '--profile FILE is needed'
 says 2 "scheme 'gpipe' is unknown; use ssgd, wfbp" --profile p.csv --scheme gpipe
+says 2 '--workers is 1, but must be at least 2' --profile p.csv --net 1mbit --workers 1
 says 2 '--mu is 0.5, but must be at least 1' --profile p.csv --mu 0.5
 says 2 '--mu nan is not a number' --profile p.csv --mu nan
 says 2 '--links is 3, but must be 1 or 2' --profile p.csv --links 3
