@@ -115,7 +115,8 @@ def main():
     p.add_argument("--quick", action="store_true", help="case 5 with noise 1 and 2, reference of 1 seed x 10 s")
     p.add_argument("--seeds", type=int, default=20, help="searches of the reference (default: 20)")
     p.add_argument("--seconds", type=float, default=60, help="duration of a search of the reference, in seconds (default: 60)")
-    p.add_argument("--networks", default=",".join(NETWORKS))
+    p.add_argument("--networks", default=",".join(NETWORKS), metavar="NAME,..",
+                   help="networks: files of the folder networks of the data, without .json (default: all, %s)" % ",".join(NETWORKS))
     p.add_argument("--noise", default="1,2,3,4,5", help="noise seeds (default: 1,2,3,4,5)")
     p.add_argument("--table", action="store_true", help="print the table of the stored results only")
     p.add_argument("--json", help="file for the rows as JSON lines")

@@ -7,7 +7,7 @@ Four workers train a small GPT under five strategies over three emulated links a
 burst of 64 kB. `predicted` is predicted_step_ms, which was made when the plan was adopted; `measured` is the mean step after the profile,
 over whole periods. `corrected` is corrected_step_ms. `simulated` is the step that build/simulate computes from a profile of one worker alone,
 with --cores. `link measured in` is the step in which the link is measured, minus the longest later step. --write replaces the
-section "Predicted step times" of docs/results/benchmarks.md. Exit code 1: a ratio of `predicted` is not within 5 %.
+table of docs/results/benchmarks.md between two comments, and no other line. Exit code 1: a ratio of `predicted` is not within 5 %.
 """
 import argparse
 import datetime
@@ -26,7 +26,7 @@ from netns import Net  # noqa: E402
 TRAIN = os.path.join(ROOT, "build", "train_gpt")
 SIMULATE = os.path.join(ROOT, "build", "simulate")
 PAGE = os.path.join(ROOT, "docs", "results", "benchmarks.md")
-TITLE = "## Predicted step times"
+BEGIN, END = "<!-- bench/predict.py: begin -->\n", "<!-- end -->\n"
 WORKERS = 4
 LINKS = ["2mbit,100ms", "10mbit,50ms", "100mbit,5ms"]
 BUCKET = "20mbit"
@@ -107,41 +107,43 @@ def cell(link, strategy, period, profile, quick):
 
 def markdown(rows):
     machine = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
-    lines = [TITLE, "", "```sh", "bench/predict.py --write", "```", "",
-             "|link|strategy|predicted ms|measured ms|predicted / measured|corrected / measured|simulated / measured|link measured in ms|new plans|",
+    lines = ["|link|strategy|predicted ms|measured ms|predicted / measured|corrected / measured|simulated / measured|link measured in ms|new plans|",
              "|---|---|---|---|---|---|---|---|---|"]
     for r in rows:
         name = "%s, burst 64 kB (tbf)" % BUCKET if r["link"] == BUCKET else r["link"]
         lines.append("|%s|%s|%.1f|%.1f|%.3f|%.3f|%.3f|%.0f|%d|" % (name, r["strategy"], r["predicted"], r["measured"], r["ratio"],
                                                                r["corrected"], r["simulated"], r["longer"], r["replans"]))
     lines += ["", "Measured on %d processors (%s), %s, with a load of %.1f at the end." %
-              (os.cpu_count(), machine, datetime.date.today(), os.getloadavg()[0]),
-              "Four workers share these processors. Neither the prediction nor the simulation includes the processor time of messages, packing and",
-              "the outer step. It is visible where a step takes a few milliseconds (`sparseloco`).", ""]
+              (os.cpu_count(), machine, datetime.date.today(), os.getloadavg()[0]), ""]
     return "\n".join(lines)
 
 
-def write(section):
-    with open(PAGE) as f:
-        text = f.read()
-    at = text.find(TITLE)
-    end = text.find("\n## ", at + 1) + 1 if at >= 0 else 0
-    if at < 0:
-        text = text.rstrip("\n") + "\n\n" + section
-    else:
-        text = text[:at] + section + ("\n" + text[end:] if end else "")
-    with open(PAGE, "w") as f:
-        f.write(text)
+def page_parts():
+    """The text of the page before and after the table."""
+    with open(PAGE, encoding="utf-8") as f:
+        before, found, rest = f.read().partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        sys.exit("predict.py: %s lacks the lines %s and %s" % (PAGE, BEGIN.strip(), END.strip()))
+    return before, after
+
+
+def write(table):
+    before, after = page_parts()
+    with open(PAGE, "w", encoding="utf-8") as f:
+        f.write(before + BEGIN + table + END + after)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps")
     parser.add_argument("--only", metavar="WORD", help="rows whose link or strategy contains WORD")
-    parser.add_argument("--write", action="store_true", help="replace the section of docs/results/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="replace the table of docs/results/benchmarks.md")
     args = parser.parse_args()
     if args.write and (args.only or args.quick):
         parser.error("--write needs all rows; omit --only and --quick")
+    if args.write:
+        page_parts()  # a page without the comments fails before the measurement
     if args.only and not any(args.only in "%s %s" % (link, s) for link in LINKS + [BUCKET] for s, _ in STRATEGIES):
         parser.error("no row contains %s; links are %s, strategies %s"
                      % (args.only, ", ".join(LINKS + [BUCKET]), ", ".join(s for s, _ in STRATEGIES)))
@@ -158,10 +160,10 @@ def main():
                 rows.append(cell(link, strategy, period, profile, args.quick))
                 print("%(link)s %(strategy)s: predicted %(predicted).1f ms, measured %(measured).1f ms, ratio %(ratio).3f, simulated %(simulated).3f"
                       % rows[-1], file=sys.stderr, flush=True)
-    section = markdown(rows)
-    print(section)
+    table = markdown(rows)
+    print(table)
     if args.write:
-        write(section)
+        write(table)
     return any(not 0.95 <= r["ratio"] <= 1.05 for r in rows)
 
 
