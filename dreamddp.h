@@ -2073,8 +2073,8 @@ typedef struct ddp_stats {
     double wait_total_s;     /* time for which this rank waited for communication in the whole run */
     long landing_moves; /* stream: number of times that landings of layers were moved, because averages had
                                 arrived late, or early for several periods */
-    double corrected_step_s; /* predicted_step_s for the rate of the link that training has observed since the
-                                plan, updated every period */
+    double corrected_step_s; /* predicted_step_s for the rate of the link that training has observed in the
+                                last period */
     const struct ddp_chosen *chosen; /* auto: the choice and its reason, borrowed until ddp_close. NULL before
                                         it, and under other strategies */
 } ddp_stats;
@@ -56996,31 +56996,40 @@ DDP_LIB double ddp__arrivals_last(const ddp_ctx *d, int layer);
 DDP_LIB void ddp__arrivals_restart(ddp_ctx *d, int layer);
 
 /* ==== measure/lines.h ==== [measure] */
-/* Corrects the cost of averages over a link (profile/average.h) by the transfers of training. */
+/* Follows the cost of averages over a link (profile/average.h) by the transfers of training. */
 
-/* Follows a link during training: the logarithm of the observed over the modelled time of its bytes, as a
- * mean in which the weight of a step halves every three steps. All-zero: no observation. */
-typedef struct ddp__follow {
-    double weight, sum;
-} ddp__follow;
-
-/* What operations show about a link: the seconds for which they occupied it, the same by the model, and the
- * latency that the model subtracted. All-zero: nothing yet. */
+/* What one busy time of a link shows: between least_s and most_s seconds of transfers, which the model
+ * expects to take modelled_s seconds. */
 typedef struct ddp__observed {
-    double seconds, modelled_s, alpha_s;
+    double least_s, most_s, modelled_s;
 } ddp__observed;
 
-/* Adds an observation. Returns the factor by which it changes the time of a byte. */
-DDP_LIB void ddp__follow_add(ddp__follow *f, const ddp__observed *o);
-DDP_LIB double ddp__follow_scale(const ddp__follow *f);
+enum { DDP__OBSERVED = 32 }; /* newest busy times that are stored */
 
-/* Adds to *out the busy periods of a link that ended after `since`, and whose operations all began after
- * `from`. ops: [n], reordered. gap_s: per-message overhead. */
+/* Follows a link during training. All-zero: nothing is known. */
+typedef struct ddp__follow {
+    ddp__observed seen[DDP__OBSERVED]; /* ring buffer */
+    long count, window; /* number of busy times ever stored, and of those before the current window */
+    double ended;       /* operations that ended until this time are evaluated ... */
+    double busy_until;  /* ... and occupied the link until this time */
+    double scale;       /* result of the last window that had a busy time, or 0 for none yet */
+} ddp__follow;
+
+/* Evaluates operations that ended after f->ended, and stores the busy times that they make up. A busy time
+ * ends when the link is idle, or after some operations if it is never idle. end: 1 also evaluates operations
+ * whose busy time is not over. ops: [n], reordered, with all unfinished operations. gap_s: per-message
+ * overhead. */
 DDP_LIB void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_span *ops, int n,
-                                double from, double since, ddp__observed *out);
-/* The same for a link that is never idle, so that no busy period ends. */
-DDP_LIB void ddp__lines_saturated(const ddp_link line[DDP__LINES], double gap_s, const ddp__op_span *ops,
-                                  int n, double since, ddp__observed *out);
+                                int end, ddp__follow *f);
+/* Stores one busy time. */
+DDP_LIB void ddp__follow_add(ddp__follow *f, const ddp__observed *o);
+/* Ends the window. Returns the factor by which its busy times change the time of a byte: 1 if the model can
+ * explain them, and 0 if there are none. */
+DDP_LIB double ddp__follow_window(ddp__follow *f);
+/* Returns the factor of the last window that had a busy time, or 1. */
+DDP_LIB double ddp__follow_scale(const ddp__follow *f);
+/* Forgets everything. Operations that ended before `now` do not count. */
+DDP_LIB void ddp__follow_restart(ddp__follow *f, double now);
 
 /* ==== measure/measure.h ==== [measure] */
 /* Defines the part of a context that belongs to src/measure. */
@@ -57079,7 +57088,8 @@ DDP_LIB ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err);
 /* Returns 1 if the plan comes from measured times. The links are then followed during training. */
 DDP_LIB int ddp__follows(const ddp_ctx *d);
 DDP_LIB void ddp__follows_set(ddp_ctx *d, int follows);
-/* Returns the factor by which the time of a byte has changed since the plan. */
+/* Returns the factor by which the time of a byte has changed since the plan, by the last window of
+ * observations. */
 DDP_LIB double ddp__link_followed(const ddp_ctx *d, int link);
 DDP_LIB double ddp__mean_layer_bytes(const ddp_ctx *d);
 /* Stores the operations of link 0 that began since `begun` in *out, valid until the next call. Returns their
@@ -57232,30 +57242,87 @@ void ddp__arrivals_restart(ddp_ctx *d, int layer)
 }
 
 /* ==== measure/lines.c ==== [measure] */
-/* Corrects the cost of averages over a link by the transfers of training. */
+/* Follows the cost of averages over a link by the transfers of training.
+ *
+ * A busy time of the link gives two bounds of its rate. Delays and waits for other ranks overlap with
+ * transfers, so how long the link was occupied is known only within these bounds. A rate that the model can
+ * explain is no evidence against the model. */
 
-static const double ddp__follow_fade = 0.7937;    /* 2^(-1/3) */
-static const double ddp__follow_prior = 0.1;      /* weight of the model itself, which never fades */
-static const double ddp__follow_most = 2.7725887; /* log 16: one stalled transfer is no new rate */
+static const double ddp__follow_most = 16;    /* largest change that one window may show, and 1 / smallest */
+static const double ddp__follow_newest = 0.5; /* share of a window that counts, by the seconds of the model */
+static const double ddp__follow_share = 0.25; /* quantile of their bounds */
+static const double ddp__wake_s = 1e-3;       /* a thread may wake up this late */
+
+/* ---- windows ---- */
 
 void ddp__follow_add(ddp__follow *f, const ddp__observed *o)
 {
-    /* transfers that consist mostly of latency say little about the rate */
-    const double part = o->modelled_s / (o->modelled_s + o->alpha_s);
-    double change;
-
-    if (!(o->modelled_s > 0) || !ddp__finite(o->seconds)) return;
-    change = o->seconds > 0 ? log(o->seconds / o->modelled_s) : -ddp__follow_most;
-    change = fmax(-ddp__follow_most, fmin(change, ddp__follow_most));
-    f->weight = ddp__follow_fade * f->weight + part * part;
-    f->sum = ddp__follow_fade * f->sum + part * part * change;
+    if (!(o->modelled_s > 0) || !ddp__finite(o->least_s) || !ddp__finite(o->most_s)) return;
+    f->seen[f->count++ % DDP__OBSERVED] = *o;
 }
 
-double ddp__follow_scale(const ddp__follow *f) { return exp(f->sum / (f->weight + ddp__follow_prior)); }
+/* A bound of one busy time, as a factor of the time of a byte. */
+typedef struct ddp__bound {
+    double factor, weight;
+} ddp__bound;
 
-/* ---- observations ---- */
+static int ddp__bound_rising(const void *a, const void *b)
+{
+    const double x = ((const ddp__bound *)a)->factor, y = ((const ddp__bound *)b)->factor;
 
-enum { DDP__CONTROL_BYTES = 1024 }; /* control messages up to this size take no time of the link */
+    return (x > y) - (x < y);
+}
+
+/* Returns a low quantile, because interference makes transfers slower, never faster. */
+static double ddp__bound_of(ddp__bound *b, int n, double weight)
+{
+    double sum = 0;
+    int i = 0;
+
+    qsort(b, (size_t)n, sizeof *b, ddp__bound_rising);
+    for (; i < n - 1 && sum + b[i].weight < ddp__follow_share * weight; i++) sum += b[i].weight;
+    return b[i].factor;
+}
+
+/* Only the newest half of a window counts, so that a change in its first half is seen completely. A link that
+ * became faster has a rate between the bounds: its messages consist mostly of delays. */
+double ddp__follow_window(ddp__follow *f)
+{
+    ddp__bound least[DDP__OBSERVED], most[DDP__OBSERVED];
+    long first = f->count - (long)DDP__OBSERVED > f->window ? f->count - (long)DDP__OBSERVED : f->window;
+    double all = 0, weight = 0, from, to;
+    int n = 0;
+
+    for (long i = first; i < f->count; i++) all += f->seen[i % DDP__OBSERVED].modelled_s;
+    for (long i = f->count - 1; i >= first && (n == 0 || weight < ddp__follow_newest * all); i--, n++) {
+        const ddp__observed *o = &f->seen[i % DDP__OBSERVED];
+        weight += least[n].weight = most[n].weight = o->modelled_s;
+        least[n].factor = o->least_s / o->modelled_s;
+        most[n].factor = o->most_s / o->modelled_s;
+    }
+    f->window = f->count;
+    if (n == 0) return 0;
+    from = ddp__bound_of(least, n, weight);
+    to = fmax(from, ddp__bound_of(most, n, weight));
+    f->scale = from > 1 ? from : to < 1 ? sqrt(fmax(from, to / 4) * to) : 1;
+    f->scale = fmax(1 / ddp__follow_most, fmin(f->scale, ddp__follow_most));
+    return f->scale;
+}
+
+double ddp__follow_scale(const ddp__follow *f) { return f->scale > 0 ? f->scale : 1; }
+
+void ddp__follow_restart(ddp__follow *f, double now)
+{
+    memset(f, 0, sizeof *f);
+    f->ended = f->busy_until = now;
+}
+
+/* ---- busy times ---- */
+
+enum {
+    DDP__CONTROL_BYTES = 1024, /* messages up to this size take no time of the link */
+    DDP__BUSY_MOST = 8         /* finished averages after which a busy time that goes on is evaluated */
+};
 
 /* Returns the bytes of a message as sent. */
 static double ddp__span_bytes(const ddp__op_span *o)
@@ -57267,12 +57334,7 @@ static double ddp__span_bytes(const ddp__op_span *o)
     return o->verb == DDP_ALL_GATHER ? bytes / 2 : bytes;
 }
 
-static int ddp__span_is_word(const ddp__op_span *o)
-{
-    return o->layer < 0 && o->layer != (int)DDP_ALL_LAYERS && o->size <= (int64_t)DDP__CONTROL_BYTES;
-}
-
-/* Returns 1 for averages of layers. */
+/* Returns 1 for averages of layers. Other operations may take another time per byte. */
 static int ddp__span_counts(const ddp__op_span *o)
 {
     return (o->layer >= 0 || o->layer == (int)DDP_ALL_LAYERS) &&
@@ -57284,93 +57346,106 @@ static ddp_link ddp__span_line(const ddp_link line[DDP__LINES], const ddp__op_sp
     return ddp__line_of(line, (char)(o->verb == DDP_ALL_GATHER ? 'p' : o->algorithm));
 }
 
-/* Operations that follow each other without a pause of the link. */
-typedef struct ddp__busy {
-    double begin, submitted, free; /* free: when the last byte had left the link, alpha before its arrival */
-    double end, takes, gaps, alpha;
-    int ops, partly; /* partly: an operation runs, or is no average */
-} ddp__busy;
+/* Returns when an operation began to occupy the link: after waiting for slower ranks, which is not
+ * communication. */
+static double ddp__span_from(const ddp__op_span *o) { return fmax(o->submitted, o->begin + o->peer_wait); }
 
-static void ddp__busy_count(const ddp__busy *b, double from, double since, ddp__observed *out)
+/* Returns when the last byte had left the link, alpha before its arrival. */
+static double ddp__span_free(const ddp_link line[DDP__LINES], double gap_s, const ddp__op_span *o)
 {
-    /* waiting for a slower rank is not communication, and the second delay of the direct algorithm may
-     * overlap with other messages: times that the model could have had are no evidence against it */
-    const double least = fmax(b->free - b->begin - b->gaps, 0), most = b->free + b->alpha / 2 - b->submitted;
-
-    if (b->ops == 0 || b->partly || b->submitted < from || b->end <= since) return;
-    out->seconds += fmax(least, fmin(b->takes, most));
-    out->modelled_s += b->takes;
-    out->alpha_s += b->alpha + b->gaps;
+    if (o->end < 0) return DBL_MAX;
+    return fmax(o->end - fmax(ddp__span_line(line, o).alpha_s - gap_s, 0), ddp__span_from(o));
 }
 
-/* Sorts by submission. The operations are nearly sorted. */
+/* Operations that follow each other without a pause of the link. */
+typedef struct ddp__busy {
+    double until, until_other; /* end of all operations so far, and of those that are no averages */
+    double first;              /* begin of the first average */
+    double seconds, other_s;   /* for which operations occupied the link, and those that are no averages */
+    double takes, gaps, alpha; /* alpha: of the average that ended last */
+    double ended;
+    int averages, open; /* open: an operation runs */
+} ddp__busy;
+
+static void ddp__busy_begin(ddp__busy *b, double at)
+{
+    memset(b, 0, sizeof *b);
+    b->until = b->until_other = at;
+    b->first = DBL_MAX;
+}
+
+static void ddp__busy_store(const ddp__busy *b, ddp__follow *f)
+{
+    ddp__observed o;
+
+    o.modelled_s = b->takes;
+    o.least_s = fmax(b->seconds - b->other_s - b->gaps - ddp__wake_s, 0);
+    /* the second delay of the direct algorithm may overlap with other messages */
+    o.most_s = fmax(b->until + b->alpha / 2 - b->first - b->gaps, o.least_s);
+    ddp__follow_add(f, &o);
+    f->ended = fmax(f->ended, b->ended);
+    f->busy_until = b->until;
+}
+
+static void ddp__busy_add(ddp__busy *b, const ddp_link line[DDP__LINES], double gap_s, const ddp__op_span *o,
+                          double after)
+{
+    const ddp_link own = ddp__span_line(line, o);
+    const double from = fmax(ddp__span_from(o), after), until = ddp__span_free(line, gap_s, o);
+
+    if (o->end < 0) {
+        b->open = 1;
+        return;
+    }
+    b->ended = fmax(b->ended, o->end);
+    if (!ddp__span_counts(o)) {
+        b->other_s += fmax(until - fmax(from, b->until_other), 0);
+        b->until_other = fmax(b->until_other, until);
+    } else {
+        b->averages++;
+        b->takes += own.beta_s * ddp__span_bytes(o);
+        b->gaps += gap_s;
+        b->first = fmin(b->first, fmax(o->begin, after));
+        if (until >= b->until) b->alpha = fmax(own.alpha_s - gap_s, 0);
+    }
+    b->seconds += fmax(until - fmax(from, b->until), 0);
+    b->until = fmax(b->until, until);
+}
+
+/* Sorts by begin. The operations are nearly sorted. */
 static void ddp__ops_sort(ddp__op_span *o, int n)
 {
     for (int i = 1; i < n; i++) {
         const ddp__op_span x = o[i];
         int j = i;
-        for (; j > 0 && o[j - 1].submitted > x.submitted; j--) o[j] = o[j - 1];
+        for (; j > 0 && ddp__span_from(&o[j - 1]) > ddp__span_from(&x); j--) o[j] = o[j - 1];
         o[j] = x;
     }
 }
 
-void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_span *ops, int n, double from,
-                        double since, ddp__observed *out)
+void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_span *ops, int n, int end,
+                        ddp__follow *f)
 {
+    const double after = f->busy_until, since = f->ended;
+    double newest = since;
     ddp__busy b = DDP__ZEROS;
+    int busy = 0;
 
     ddp__ops_sort(ops, n);
     for (int i = 0; i < n; i++) {
         const ddp__op_span *o = &ops[i];
-        const ddp_link own = ddp__span_line(line, o);
-        const double bytes = ddp__span_bytes(o);
-        if (ddp__span_is_word(o)) continue;
-        if (b.ops == 0 || o->submitted > b.free) {
-            ddp__busy_count(&b, from, since, out);
-            memset(&b, 0, sizeof b);
-            b.begin = fmax(o->submitted, o->begin + o->peer_wait);
-            b.submitted = o->submitted;
+        newest = fmax(newest, o->end);
+        if (o->size <= (int64_t)DDP__CONTROL_BYTES || (o->end >= 0 && o->end <= since)) continue;
+        if (!busy || (!b.open && ddp__span_from(o) > b.until)) {
+            if (busy) ddp__busy_store(&b, f);
+            ddp__busy_begin(&b, fmax(ddp__span_from(o), after));
         }
-        b.ops++;
-        b.takes += own.beta_s * bytes;
-        b.gaps += gap_s;
-        if (o->end < 0 || !ddp__span_counts(o)) b.partly = 1;
-        if (o->end < 0) b.free = DBL_MAX;
-        if (o->end > b.end) {
-            b.end = o->end;
-            b.alpha = fmax(own.alpha_s - gap_s, 0);
-            b.free = fmax(b.free, o->end - b.alpha);
-        }
+        busy = 1;
+        ddp__busy_add(&b, line, gap_s, o, after);
     }
-    ddp__busy_count(&b, from, since, out);
-}
-
-void ddp__lines_saturated(const ddp_link line[DDP__LINES], double gap_s, const ddp__op_span *o, int n,
-                          double since, ddp__observed *out)
-{
-    double begin = -1, end = -1, takes = 0, gaps = 0, waited = 0, covered, next;
-
-    for (int j = 0; j < n; j++)
-        if (o[j].end > begin && o[j].end <= since) begin = o[j].end;
-    for (int j = 0; j < n && begin >= 0; j++) {
-        if (o[j].end <= begin || ddp__span_is_word(&o[j])) continue;
-        if (!ddp__span_counts(&o[j])) return;
-        if (o[j].end > end) end = o[j].end;
-        takes += ddp__span_line(line, &o[j]).beta_s * ddp__span_bytes(&o[j]);
-        gaps += gap_s;
-        waited += o[j].peer_wait;
-    }
-    for (covered = begin; covered < end; covered = next) {
-        next = covered;
-        for (int j = 0; j < n; j++)
-            if (o[j].begin <= covered && (o[j].end < 0 || o[j].end > next))
-                next = o[j].end < 0 ? end : o[j].end;
-        if (next <= covered) return;
-    }
-    if (!(takes > 0) || waited >= 0.1 * (end - begin)) return;
-    out->seconds += fmax(end - begin - gaps, 0);
-    out->modelled_s += takes;
-    out->alpha_s += gaps;
+    if (busy && (!b.open || (b.averages > 0 && (end || b.averages >= (int)DDP__BUSY_MOST))))
+        ddp__busy_store(&b, f);
+    if (!busy) f->ended = newest;
 }
 
 /* ==== measure/account.h ==== [measure] */
@@ -57385,6 +57460,9 @@ DDP_LIB void ddp__account_reset(ddp_ctx *d);
 DDP_LIB void ddp__account_period(ddp_ctx *d, int steps);
 /* Starts to follow the links, from their current measured or nominal cost. */
 DDP_LIB void ddp__drift_start(ddp_ctx *d);
+/* Ends the window of observations of a link. Returns the factor by which they change the time of a byte, or 0
+ * if there were none. */
+DDP_LIB double ddp__drift_window(ddp_ctx *d, int link);
 
 /* ==== measure/pace.h ==== [measure] */
 /* Compares the compute times of the ranks during a run, and records notes. */
@@ -57672,21 +57750,21 @@ static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exp
 
 /* ---- the rate of the links, from operations ---- */
 
-static void ddp__drift_observe(ddp_ctx *d, double since, double now)
+/* end: the window ends, so operations count even if the link is still busy. */
+static void ddp__drift_observe(ddp_ctx *d, int link, int end)
 {
     struct ddp__measure *m = d->measure;
+    const int ops =
+        ddp__engine_spans(ddp__engine_of(d, link), m->follow[link].ended, DBL_MAX, m->op_scratch, m->op_room);
 
-    if (ddp__has_nccl(d)) return; /* the engine's operations do not measure the devices' network */
-    for (int link = 0; link < ddp_links(d); link++) {
-        /* one more step than is new, so that every busy period includes its beginning */
-        const double from = 2 * since - now;
-        const int ops = ddp__engine_spans(ddp__engine_of(d, link), from, now, m->op_scratch, m->op_room);
-        ddp__observed seen = DDP__ZEROS;
-        ddp__lines_observe(m->line[link], m->gap_s[link], m->op_scratch, ops, from, since, &seen);
-        if (!(seen.modelled_s > 0))
-            ddp__lines_saturated(m->line[link], m->gap_s[link], m->op_scratch, ops, since, &seen);
-        ddp__follow_add(&m->follow[link], &seen);
-    }
+    ddp__lines_observe(m->line[link], m->gap_s[link], m->op_scratch, ops, end, &m->follow[link]);
+}
+
+double ddp__drift_window(ddp_ctx *d, int link)
+{
+    if (link >= ddp_links(d)) return 0;
+    ddp__drift_observe(d, link, 1);
+    return ddp__follow_window(&d->measure->follow[link]);
 }
 
 void ddp__drift_start(ddp_ctx *d)
@@ -57695,7 +57773,7 @@ void ddp__drift_start(ddp_ctx *d)
 
     for (int l = 0; l < ddp__layers(d); l++) bytes += (double)ddp__layer_bytes(d, l) / ddp__layers(d);
     d->measure->mean_layer_bytes = bytes;
-    memset(d->measure->follow, 0, sizeof d->measure->follow);
+    for (int link = 0; link < 2; link++) ddp__follow_restart(&d->measure->follow[link], ddp_now());
 }
 
 /* ---- steps and statistics ---- */
@@ -57740,7 +57818,9 @@ static void ddp__account_step(ddp_ctx *d, long step, double now, double wait_s)
         int n = ddp__gather_spans(d, m->step_begin, now, &s.peer_wait_s);
         ddp__sort_spans(m->merge, n);
         ddp__sweep_spans(m->merge, n, &s.comm_s, &s.exposed_s);
-        if (ddp__follows(d)) ddp__drift_observe(d, m->step_begin, now);
+        /* with nccl, the engine's operations do not measure the devices' network */
+        for (int link = 0; ddp__follows(d) && !ddp__has_nccl(d) && link < ddp_links(d); link++)
+            ddp__drift_observe(d, link, 0);
     }
     if (!m->all.steps) m->begun = step;
     ddp__totals_add(&m->all, &s);
@@ -58423,7 +58503,6 @@ static void ddp__probe_correct(const ddp__link_prober *q, ddp__probe_result_word
     const int n = ddp__engine_spans(ddp__engine_of(q->d, q->link), -1, DBL_MAX, s, DDP__SPANS_SEEN);
     int kept = 0;
     ddp__follow f = DDP__ZEROS;
-    ddp__observed seen = DDP__ZEROS;
     long first = LONG_MAX;
     int ring = ddp__emulated(q);
 
@@ -58435,8 +58514,8 @@ static void ddp__probe_correct(const ddp__link_prober *q, ddp__probe_result_word
             ring |= s[i].algorithm == 'r';
             s[kept++] = s[i];
         }
-    ddp__lines_observe(w->line, w->gap_s, s, kept, -DBL_MAX, -1, &seen);
-    ddp__follow_add(&f, &seen);
+    ddp__lines_observe(w->line, w->gap_s, s, kept, 1, &f);
+    (void)ddp__follow_window(&f);
     for (int k = 0; k < (int)DDP__LINES; k++)
         if (k != (int)DDP__LINE_RING || ring) w->line[k].beta_s *= ddp__follow_scale(&f);
 }
@@ -59451,10 +59530,11 @@ typedef struct ddp__passes {
     int skipped; /* micro-batches of this step without a gradient (ddp_skip) */
 } ddp__passes;
 
-/* What a rank observed since the plan. All-zero: the rank is lost. */
+/* What a rank observed since the last exchange. All-zero: the rank is lost. */
 typedef struct ddp__drift_word {
-    double again;    /* reason for a new plan, or 0 */
-    double scale[2]; /* by which the time of a byte changed, of each link */
+    double stale;    /* 1: the strategy asks for a new plan */
+    double scale[2]; /* by which the time of a byte changed, of each link, or 0 if nothing was observed */
+    double moved[2]; /* 1: that is a reason for a new plan */
 } ddp__drift_word;
 
 /* Moves of landings (landing.c). */
@@ -59496,6 +59576,8 @@ struct ddp__session {
     int plan_steps;             /* steps in a period of the strategy's messages */
     ddp_transfer *transfer;     /* [transfers] these messages, or NULL if the strategy does not list them */
     int transfers;
+    double computes_s;      /* predicted compute time of a step */
+    double drift_takes;     /* steps after which an exchange about a new plan has arrived */
     double exposed_s;       /* exposed seconds of these messages in a period, when the plan was made */
     long drift_ticket;      /* ticket of the exchange about a new plan, or -1 */
     ddp__drift_word *drift; /* [team] its content, by index in the team */
@@ -60381,10 +60463,7 @@ ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err)
  * it is recomputed when the link has changed by more than 20 %. Only the strategy interprets a plan. This
  * file treats it as bytes. */
 
-/* Fewest steps between two exchanges about a new plan, and the reason for a new plan: DDP__LINK_MOVED +
- * number of the link that changed. */
-enum { DDP__DRIFT_STEPS = 4 };
-enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 };
+enum { DDP__DRIFT_STEPS = 4 }; /* fewest steps between two decisions about a new plan */
 static const double ddp__drift_limit = 0.2;
 
 /* ---- what the strategy sends in a period ---- */
@@ -60574,6 +60653,17 @@ static void ddp__plan_tell(ddp_ctx *d, const ddp_transfer *t, int n, int steps)
              1e3 * ddp__stats(d)->predicted_step_s, ddp__stats(d)->predicted_hidden_pct);
 }
 
+/* Returns the steps after which an exchange about a new plan has certainly arrived. Only messages beyond the
+ * number that may be in flight stop it, and strategies may send a short message with each. step_s: step time
+ * without times that differ between ranks. comm_s: time of the n messages of a period. */
+static double ddp__drift_takes(const ddp_ctx *d, double step_s, double comm_s, int n)
+{
+    const double width = ddp__engine_of(d, 0) ? ddp__engine_width(ddp__engine_of(d, 0)) : DBL_MAX;
+    const double ahead_s = 2 * n > width ? comm_s * (1 - width / (2 * n)) : 0;
+
+    return step_s > 0 ? ceil((ahead_s + 2 * d->session->profile.alpha_s) / step_s) : 0;
+}
+
 /* Stores the predicted step time in the statistics, and the list of messages for corrections of it. */
 static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
@@ -60591,10 +60681,12 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     d->session->transfers = n;
     d->session->exposed_s = exposed;
     d->session->plan_steps = steps;
+    d->session->computes_s = forward + p->between_s + backward;
     if (!ddp__ops(d)->transfers) return DDP_OK; /* without a list of messages there is no prediction */
     if (ddp__ops(d)->plan_exposed) exposed = ddp__ops(d)->plan_exposed(ddp__self(d));
+    d->session->drift_takes = ddp__drift_takes(d, forward + backward + exposed / steps, comm, n);
     ddp__stats(d)->predicted_step_s = ddp__stats(d)->corrected_step_s =
-        forward + p->between_s + backward + exposed / steps;
+        d->session->computes_s + exposed / steps;
     ddp__stats(d)->predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
     if (ddp__team_size(d) > 1 && ddp__leads(d)) ddp__plan_tell(d, d->session->transfer, n, steps);
     return DDP_OK;
@@ -60608,7 +60700,8 @@ static void ddp__predict_again(ddp_ctx *d, double scale)
                                                   d->session->transfers, scale, &comm);
 
     ddp__stats(d)->corrected_step_s =
-        fmax(0, ddp__stats(d)->predicted_step_s + (exposed - d->session->exposed_s) / d->session->plan_steps);
+        fmax(d->session->computes_s,
+             ddp__stats(d)->predicted_step_s + (exposed - d->session->exposed_s) / d->session->plan_steps);
 }
 
 /* ---- one plan for all ---- */
@@ -60886,54 +60979,7 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 
 /* ---- drift ---- */
 
-/* Posts what this rank observed, at normal priority. It is read one period later, before the next one. A slow
- * link is visible at its own rank: at the other ranks, the messages arrive as if that rank had begun late. */
-static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
-{
-    double most = ddp__drift_limit;
-    double bytes = ddp__mean_layer_bytes(d);
-    const size_t size = (size_t)ddp__team_size(d) * sizeof *d->session->drift;
-    ddp__drift_word own = DDP__ZEROS;
-    ddp_piece p;
-    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->session->drift, size);
-
-    if (ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d))) own.again = DDP__PLAN_STALE;
-    for (int link = 0; link < 2; link++) {
-        const ddp_link was = ddp__link_for(d, link, bytes);
-        ddp_link is = was;
-        double moved;
-        own.scale[link] = ddp__link_followed(d, link);
-        is.beta_s *= own.scale[link];
-        moved = fabs(ddp_link_drift(was, is, &bytes, 1));
-        if (moved > most) own.again = (double)DDP__LINK_MOVED + link;
-        most = fmax(most, moved);
-    }
-    memset(d->session->drift, 0, size); /* a lost rank sends nothing */
-    d->session->drift[ddp__team_place(d)] = own;
-    return ddp__post(d, &m, 0, &d->session->drift_ticket, err);
-}
-
-/* Sets *out to the largest change of each link that a rank observed, and its reason for a new plan. All ranks
- * get the same result. */
-static void ddp__drift_join(const ddp_ctx *d, ddp__drift_word *out)
-{
-    double most = 0;
-
-    out->again = 0;
-    out->scale[0] = out->scale[1] = 1;
-    for (int r = 0; r < ddp__team_size(d); r++) {
-        const ddp__drift_word *w = &d->session->drift[r];
-        for (int link = 0; link < 2; link++) {
-            const double change = w->scale[link] > 0 ? fabs(log(w->scale[link])) : 0;
-            if (change > fabs(log(out->scale[link]))) out->scale[link] = w->scale[link];
-            if (change < most || !(w->again > 0)) continue;
-            out->again = w->again;
-            most = change;
-        }
-    }
-}
-
-/* Steps between two exchanges about a new plan: one period, but not more than one in some steps. */
+/* Steps from one decision about a new plan to the next: one period, but not more than one in some steps. */
 static long ddp__drift_steps(const ddp_ctx *d)
 {
     long steps = d->session->plan_steps > ddp__cfg(d)->period ? d->session->plan_steps : ddp__cfg(d)->period;
@@ -60941,26 +60987,69 @@ static long ddp__drift_steps(const ddp_ctx *d)
     return steps > DDP__DRIFT_STEPS ? steps : (long)DDP__DRIFT_STEPS;
 }
 
-ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
+/* Returns the steps from the exchange about a new plan until the decision: half a period, so that the
+ * decision is about recent transfers, but more if the exchange would not have arrived by then. */
+static long ddp__drift_ahead(const ddp_ctx *d)
 {
-    ddp__drift_word seen;
-    ddp_link was, is;
-    int link;
+    const long most = ddp__drift_steps(d), least = (most + 1) / 2;
+    const double steps = fmin(d->session->drift_takes, (double)most);
 
-    if (!ddp__engine_of(d, 0) || ddp__has_nccl(d) || ddp_step(d) % ddp__drift_steps(d)) return DDP_OK;
-    if (!ddp__ops(d)->plan_make || d->session->drift_ticket < 0) {
-        ddp__predict_again(d, ddp__link_followed(d, 0));
-        return ddp__ops(d)->plan_make ? ddp__drift_ask(d, err) : DDP_OK;
+    /* a joining worker does not know the time of a message */
+    if (ddp__cfg(d)->elastic.min_world || ddp__cfg(d)->elastic.join) return most;
+    return (long)steps > least ? (long)steps : least;
+}
+
+/* Posts what this rank observed. With the lowest priority it would not arrive on a link that is never
+ * idle. */
+static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
+{
+    double bytes = ddp__mean_layer_bytes(d);
+    const size_t size = (size_t)ddp__team_size(d) * sizeof *d->session->drift;
+    ddp__drift_word own = DDP__ZEROS;
+    ddp_piece p;
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->session->drift, size);
+
+    m.priority = 0;
+    if (ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d))) own.stale = 1;
+    for (int link = 0; link < 2; link++) {
+        const ddp_link was = ddp__link_for(d, link, bytes);
+        ddp_link is = was;
+        own.scale[link] = ddp__drift_window(d, link);
+        is.beta_s *= own.scale[link];
+        own.moved[link] = own.scale[link] > 0 && fabs(ddp_link_drift(was, is, &bytes, 1)) > ddp__drift_limit;
     }
-    DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
-    d->session->drift_ticket = -1;
-    ddp__drift_join(d, &seen);
-    ddp__predict_again(d, seen.scale[0]);
-    if (!(seen.again > 0)) return ddp__drift_ask(d, err);
-    link = seen.again > (double)DDP__LINK_MOVED;
-    was = is = ddp__link_for(d, link, ddp__mean_layer_bytes(d));
-    is.beta_s *= seen.scale[link];
-    if (seen.again < (double)DDP__LINK_MOVED)
+    memset(d->session->drift, 0, size); /* a lost rank sends nothing */
+    d->session->drift[ddp__team_place(d)] = own;
+    return ddp__post(d, &m, 0, &d->session->drift_ticket, err);
+}
+
+/* Takes the observation of the slowest rank for each link, because all ranks wait for it. All ranks get the
+ * same result. */
+static void ddp__drift_join(const ddp_ctx *d, ddp__drift_word *out)
+{
+    memset(out, 0, sizeof *out);
+    for (int r = 0; r < ddp__team_size(d); r++) {
+        const ddp__drift_word *w = &d->session->drift[r];
+        out->stale = fmax(out->stale, w->stale);
+        for (int link = 0; link < 2; link++) {
+            if (!(w->scale[link] > out->scale[link])) continue;
+            out->scale[link] = w->scale[link];
+            out->moved[link] = w->moved[link];
+        }
+    }
+}
+
+/* Makes a new plan for the changed links. */
+static ddp_status ddp__drift_plan(ddp_ctx *d, const ddp__drift_word *seen, ddp_error *err)
+{
+    const double change[2] = {seen->moved[0] > 0 ? fabs(log(seen->scale[0])) : 0,
+                              seen->moved[1] > 0 ? fabs(log(seen->scale[1])) : 0};
+    const int link = change[1] > change[0];
+    const ddp_link was = ddp__link_for(d, link, ddp__mean_layer_bytes(d));
+    ddp_link is = was;
+
+    if (seen->scale[link] > 0) is.beta_s *= seen->scale[link];
+    if (!(change[link] > 0))
         ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: strategy %s plans again", ddp_step(d),
                  ddp__ops(d)->name);
     else
@@ -60969,11 +61058,39 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
                  "%.2f ms + %.1f ns): planning again",
                  ddp_step(d), link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
                  1e3 * was.alpha_s, 1e9 * was.beta_s);
-    for (int k = 0; k < 2; k++) ddp__link_scale(d, k, seen.scale[k]);
+    for (int k = 0; k < 2; k++)
+        if (seen->scale[k] > 0) ddp__link_scale(d, k, seen->scale[k]);
     ddp__stats(d)->replans++;
     ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * ddp__mean_layer_bytes(d),
                   is.alpha_s + is.beta_s * ddp__mean_layer_bytes(d));
     return ddp__plan_again(d, err);
+}
+
+/* Reads the exchange in flight. Corrects the prediction, or makes a new plan. */
+static ddp_status ddp__drift_read(ddp_ctx *d, ddp_error *err)
+{
+    ddp__drift_word seen;
+
+    DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
+    d->session->drift_ticket = -1;
+    ddp__drift_join(d, &seen);
+    if (seen.scale[0] > 0) ddp__predict_again(d, seen.scale[0]);
+    return seen.stale + seen.moved[0] + seen.moved[1] > 0 ? ddp__drift_plan(d, &seen, err) : DDP_OK;
+}
+
+/* At the end of each period the ranks decide about a new plan, from what they sent before. */
+ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
+{
+    const long steps = ddp__drift_steps(d), left = steps - ddp_step(d) % steps;
+
+    if (!ddp__engine_of(d, 0) || ddp__has_nccl(d)) return DDP_OK;
+    if (left == steps && !ddp__ops(d)->plan_make) {
+        const double scale = ddp__drift_window(d, 0);
+        if (scale > 0) ddp__predict_again(d, scale);
+        return DDP_OK;
+    }
+    if (left == steps && d->session->drift_ticket >= 0) DDP__TRY(ddp__drift_read(d, err));
+    return ddp__ops(d)->plan_make && left == ddp__drift_ahead(d) ? ddp__drift_ask(d, err) : DDP_OK;
 }
 
 /* ==== session/landing.c ==== [session] */

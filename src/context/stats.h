@@ -68,8 +68,8 @@ typedef struct ddp_stats {
     double wait_total_s;     /* time for which this rank waited for communication in the whole run */
     long landing_moves; /* stream: number of times that landings of layers were moved, because averages had
                                 arrived late, or early for several periods */
-    double corrected_step_s; /* predicted_step_s for the rate of the link that training has observed since the
-                                plan, updated every period */
+    double corrected_step_s; /* predicted_step_s for the rate of the link that training has observed in the
+                                last period */
     const struct ddp_chosen *chosen; /* auto: the choice and its reason, borrowed until ddp_close. NULL before
                                         it, and under other strategies */
 } ddp_stats;

@@ -96,21 +96,21 @@ static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exp
 
 /* ---- the rate of the links, from operations ---- */
 
-static void ddp__drift_observe(ddp_ctx *d, double since, double now)
+/* end: the window ends, so operations count even if the link is still busy. */
+static void ddp__drift_observe(ddp_ctx *d, int link, int end)
 {
     struct ddp__measure *m = d->measure;
+    const int ops =
+        ddp__engine_spans(ddp__engine_of(d, link), m->follow[link].ended, DBL_MAX, m->op_scratch, m->op_room);
 
-    if (ddp__has_nccl(d)) return; /* the engine's operations do not measure the devices' network */
-    for (int link = 0; link < ddp_links(d); link++) {
-        /* one more step than is new, so that every busy period includes its beginning */
-        const double from = 2 * since - now;
-        const int ops = ddp__engine_spans(ddp__engine_of(d, link), from, now, m->op_scratch, m->op_room);
-        ddp__observed seen = DDP__ZEROS;
-        ddp__lines_observe(m->line[link], m->gap_s[link], m->op_scratch, ops, from, since, &seen);
-        if (!(seen.modelled_s > 0))
-            ddp__lines_saturated(m->line[link], m->gap_s[link], m->op_scratch, ops, since, &seen);
-        ddp__follow_add(&m->follow[link], &seen);
-    }
+    ddp__lines_observe(m->line[link], m->gap_s[link], m->op_scratch, ops, end, &m->follow[link]);
+}
+
+double ddp__drift_window(ddp_ctx *d, int link)
+{
+    if (link >= ddp_links(d)) return 0;
+    ddp__drift_observe(d, link, 1);
+    return ddp__follow_window(&d->measure->follow[link]);
 }
 
 void ddp__drift_start(ddp_ctx *d)
@@ -119,7 +119,7 @@ void ddp__drift_start(ddp_ctx *d)
 
     for (int l = 0; l < ddp__layers(d); l++) bytes += (double)ddp__layer_bytes(d, l) / ddp__layers(d);
     d->measure->mean_layer_bytes = bytes;
-    memset(d->measure->follow, 0, sizeof d->measure->follow);
+    for (int link = 0; link < 2; link++) ddp__follow_restart(&d->measure->follow[link], ddp_now());
 }
 
 /* ---- steps and statistics ---- */
@@ -164,7 +164,9 @@ static void ddp__account_step(ddp_ctx *d, long step, double now, double wait_s)
         int n = ddp__gather_spans(d, m->step_begin, now, &s.peer_wait_s);
         ddp__sort_spans(m->merge, n);
         ddp__sweep_spans(m->merge, n, &s.comm_s, &s.exposed_s);
-        if (ddp__follows(d)) ddp__drift_observe(d, m->step_begin, now);
+        /* with nccl, the engine's operations do not measure the devices' network */
+        for (int link = 0; ddp__follows(d) && !ddp__has_nccl(d) && link < ddp_links(d); link++)
+            ddp__drift_observe(d, link, 0);
     }
     if (!m->all.steps) m->begun = step;
     ddp__totals_add(&m->all, &s);

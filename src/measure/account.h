@@ -12,3 +12,6 @@ DDP_LIB void ddp__account_reset(ddp_ctx *d);
 DDP_LIB void ddp__account_period(ddp_ctx *d, int steps);
 /* Starts to follow the links, from their current measured or nominal cost. */
 DDP_LIB void ddp__drift_start(ddp_ctx *d);
+/* Ends the window of observations of a link. Returns the factor by which they change the time of a byte, or 0
+ * if there were none. */
+DDP_LIB double ddp__drift_window(ddp_ctx *d, int link);

@@ -1,29 +1,86 @@
-/* Corrects the cost of averages over a link by the transfers of training. */
+/* Follows the cost of averages over a link by the transfers of training.
+ *
+ * A busy time of the link gives two bounds of its rate. Delays and waits for other ranks overlap with
+ * transfers, so how long the link was occupied is known only within these bounds. A rate that the model can
+ * explain is no evidence against the model. */
 #include "comm/frame.h"
 #include "measure/lines.h"
 
-static const double ddp__follow_fade = 0.7937;    /* 2^(-1/3) */
-static const double ddp__follow_prior = 0.1;      /* weight of the model itself, which never fades */
-static const double ddp__follow_most = 2.7725887; /* log 16: one stalled transfer is no new rate */
+static const double ddp__follow_most = 16;    /* largest change that one window may show, and 1 / smallest */
+static const double ddp__follow_newest = 0.5; /* share of a window that counts, by the seconds of the model */
+static const double ddp__follow_share = 0.25; /* quantile of their bounds */
+static const double ddp__wake_s = 1e-3;       /* a thread may wake up this late */
+
+/* ---- windows ---- */
 
 void ddp__follow_add(ddp__follow *f, const ddp__observed *o)
 {
-    /* transfers that consist mostly of latency say little about the rate */
-    const double part = o->modelled_s / (o->modelled_s + o->alpha_s);
-    double change;
-
-    if (!(o->modelled_s > 0) || !ddp__finite(o->seconds)) return;
-    change = o->seconds > 0 ? log(o->seconds / o->modelled_s) : -ddp__follow_most;
-    change = fmax(-ddp__follow_most, fmin(change, ddp__follow_most));
-    f->weight = ddp__follow_fade * f->weight + part * part;
-    f->sum = ddp__follow_fade * f->sum + part * part * change;
+    if (!(o->modelled_s > 0) || !ddp__finite(o->least_s) || !ddp__finite(o->most_s)) return;
+    f->seen[f->count++ % DDP__OBSERVED] = *o;
 }
 
-double ddp__follow_scale(const ddp__follow *f) { return exp(f->sum / (f->weight + ddp__follow_prior)); }
+/* A bound of one busy time, as a factor of the time of a byte. */
+typedef struct ddp__bound {
+    double factor, weight;
+} ddp__bound;
 
-/* ---- observations ---- */
+static int ddp__bound_rising(const void *a, const void *b)
+{
+    const double x = ((const ddp__bound *)a)->factor, y = ((const ddp__bound *)b)->factor;
 
-enum { DDP__CONTROL_BYTES = 1024 }; /* control messages up to this size take no time of the link */
+    return (x > y) - (x < y);
+}
+
+/* Returns a low quantile, because interference makes transfers slower, never faster. */
+static double ddp__bound_of(ddp__bound *b, int n, double weight)
+{
+    double sum = 0;
+    int i = 0;
+
+    qsort(b, (size_t)n, sizeof *b, ddp__bound_rising);
+    for (; i < n - 1 && sum + b[i].weight < ddp__follow_share * weight; i++) sum += b[i].weight;
+    return b[i].factor;
+}
+
+/* Only the newest half of a window counts, so that a change in its first half is seen completely. A link that
+ * became faster has a rate between the bounds: its messages consist mostly of delays. */
+double ddp__follow_window(ddp__follow *f)
+{
+    ddp__bound least[DDP__OBSERVED], most[DDP__OBSERVED];
+    long first = f->count - (long)DDP__OBSERVED > f->window ? f->count - (long)DDP__OBSERVED : f->window;
+    double all = 0, weight = 0, from, to;
+    int n = 0;
+
+    for (long i = first; i < f->count; i++) all += f->seen[i % DDP__OBSERVED].modelled_s;
+    for (long i = f->count - 1; i >= first && (n == 0 || weight < ddp__follow_newest * all); i--, n++) {
+        const ddp__observed *o = &f->seen[i % DDP__OBSERVED];
+        weight += least[n].weight = most[n].weight = o->modelled_s;
+        least[n].factor = o->least_s / o->modelled_s;
+        most[n].factor = o->most_s / o->modelled_s;
+    }
+    f->window = f->count;
+    if (n == 0) return 0;
+    from = ddp__bound_of(least, n, weight);
+    to = fmax(from, ddp__bound_of(most, n, weight));
+    f->scale = from > 1 ? from : to < 1 ? sqrt(fmax(from, to / 4) * to) : 1;
+    f->scale = fmax(1 / ddp__follow_most, fmin(f->scale, ddp__follow_most));
+    return f->scale;
+}
+
+double ddp__follow_scale(const ddp__follow *f) { return f->scale > 0 ? f->scale : 1; }
+
+void ddp__follow_restart(ddp__follow *f, double now)
+{
+    memset(f, 0, sizeof *f);
+    f->ended = f->busy_until = now;
+}
+
+/* ---- busy times ---- */
+
+enum {
+    DDP__CONTROL_BYTES = 1024, /* messages up to this size take no time of the link */
+    DDP__BUSY_MOST = 8         /* finished averages after which a busy time that goes on is evaluated */
+};
 
 /* Returns the bytes of a message as sent. */
 static double ddp__span_bytes(const ddp__op_span *o)
@@ -35,12 +92,7 @@ static double ddp__span_bytes(const ddp__op_span *o)
     return o->verb == DDP_ALL_GATHER ? bytes / 2 : bytes;
 }
 
-static int ddp__span_is_word(const ddp__op_span *o)
-{
-    return o->layer < 0 && o->layer != (int)DDP_ALL_LAYERS && o->size <= (int64_t)DDP__CONTROL_BYTES;
-}
-
-/* Returns 1 for averages of layers. */
+/* Returns 1 for averages of layers. Other operations may take another time per byte. */
 static int ddp__span_counts(const ddp__op_span *o)
 {
     return (o->layer >= 0 || o->layer == (int)DDP_ALL_LAYERS) &&
@@ -52,91 +104,104 @@ static ddp_link ddp__span_line(const ddp_link line[DDP__LINES], const ddp__op_sp
     return ddp__line_of(line, (char)(o->verb == DDP_ALL_GATHER ? 'p' : o->algorithm));
 }
 
-/* Operations that follow each other without a pause of the link. */
-typedef struct ddp__busy {
-    double begin, submitted, free; /* free: when the last byte had left the link, alpha before its arrival */
-    double end, takes, gaps, alpha;
-    int ops, partly; /* partly: an operation runs, or is no average */
-} ddp__busy;
+/* Returns when an operation began to occupy the link: after waiting for slower ranks, which is not
+ * communication. */
+static double ddp__span_from(const ddp__op_span *o) { return fmax(o->submitted, o->begin + o->peer_wait); }
 
-static void ddp__busy_count(const ddp__busy *b, double from, double since, ddp__observed *out)
+/* Returns when the last byte had left the link, alpha before its arrival. */
+static double ddp__span_free(const ddp_link line[DDP__LINES], double gap_s, const ddp__op_span *o)
 {
-    /* waiting for a slower rank is not communication, and the second delay of the direct algorithm may
-     * overlap with other messages: times that the model could have had are no evidence against it */
-    const double least = fmax(b->free - b->begin - b->gaps, 0), most = b->free + b->alpha / 2 - b->submitted;
-
-    if (b->ops == 0 || b->partly || b->submitted < from || b->end <= since) return;
-    out->seconds += fmax(least, fmin(b->takes, most));
-    out->modelled_s += b->takes;
-    out->alpha_s += b->alpha + b->gaps;
+    if (o->end < 0) return DBL_MAX;
+    return fmax(o->end - fmax(ddp__span_line(line, o).alpha_s - gap_s, 0), ddp__span_from(o));
 }
 
-/* Sorts by submission. The operations are nearly sorted. */
+/* Operations that follow each other without a pause of the link. */
+typedef struct ddp__busy {
+    double until, until_other; /* end of all operations so far, and of those that are no averages */
+    double first;              /* begin of the first average */
+    double seconds, other_s;   /* for which operations occupied the link, and those that are no averages */
+    double takes, gaps, alpha; /* alpha: of the average that ended last */
+    double ended;
+    int averages, open; /* open: an operation runs */
+} ddp__busy;
+
+static void ddp__busy_begin(ddp__busy *b, double at)
+{
+    memset(b, 0, sizeof *b);
+    b->until = b->until_other = at;
+    b->first = DBL_MAX;
+}
+
+static void ddp__busy_store(const ddp__busy *b, ddp__follow *f)
+{
+    ddp__observed o;
+
+    o.modelled_s = b->takes;
+    o.least_s = fmax(b->seconds - b->other_s - b->gaps - ddp__wake_s, 0);
+    /* the second delay of the direct algorithm may overlap with other messages */
+    o.most_s = fmax(b->until + b->alpha / 2 - b->first - b->gaps, o.least_s);
+    ddp__follow_add(f, &o);
+    f->ended = fmax(f->ended, b->ended);
+    f->busy_until = b->until;
+}
+
+static void ddp__busy_add(ddp__busy *b, const ddp_link line[DDP__LINES], double gap_s, const ddp__op_span *o,
+                          double after)
+{
+    const ddp_link own = ddp__span_line(line, o);
+    const double from = fmax(ddp__span_from(o), after), until = ddp__span_free(line, gap_s, o);
+
+    if (o->end < 0) {
+        b->open = 1;
+        return;
+    }
+    b->ended = fmax(b->ended, o->end);
+    if (!ddp__span_counts(o)) {
+        b->other_s += fmax(until - fmax(from, b->until_other), 0);
+        b->until_other = fmax(b->until_other, until);
+    } else {
+        b->averages++;
+        b->takes += own.beta_s * ddp__span_bytes(o);
+        b->gaps += gap_s;
+        b->first = fmin(b->first, fmax(o->begin, after));
+        if (until >= b->until) b->alpha = fmax(own.alpha_s - gap_s, 0);
+    }
+    b->seconds += fmax(until - fmax(from, b->until), 0);
+    b->until = fmax(b->until, until);
+}
+
+/* Sorts by begin. The operations are nearly sorted. */
 static void ddp__ops_sort(ddp__op_span *o, int n)
 {
     for (int i = 1; i < n; i++) {
         const ddp__op_span x = o[i];
         int j = i;
-        for (; j > 0 && o[j - 1].submitted > x.submitted; j--) o[j] = o[j - 1];
+        for (; j > 0 && ddp__span_from(&o[j - 1]) > ddp__span_from(&x); j--) o[j] = o[j - 1];
         o[j] = x;
     }
 }
 
-void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_span *ops, int n, double from,
-                        double since, ddp__observed *out)
+void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_span *ops, int n, int end,
+                        ddp__follow *f)
 {
+    const double after = f->busy_until, since = f->ended;
+    double newest = since;
     ddp__busy b = DDP__ZEROS;
+    int busy = 0;
 
     ddp__ops_sort(ops, n);
     for (int i = 0; i < n; i++) {
         const ddp__op_span *o = &ops[i];
-        const ddp_link own = ddp__span_line(line, o);
-        const double bytes = ddp__span_bytes(o);
-        if (ddp__span_is_word(o)) continue;
-        if (b.ops == 0 || o->submitted > b.free) {
-            ddp__busy_count(&b, from, since, out);
-            memset(&b, 0, sizeof b);
-            b.begin = fmax(o->submitted, o->begin + o->peer_wait);
-            b.submitted = o->submitted;
+        newest = fmax(newest, o->end);
+        if (o->size <= (int64_t)DDP__CONTROL_BYTES || (o->end >= 0 && o->end <= since)) continue;
+        if (!busy || (!b.open && ddp__span_from(o) > b.until)) {
+            if (busy) ddp__busy_store(&b, f);
+            ddp__busy_begin(&b, fmax(ddp__span_from(o), after));
         }
-        b.ops++;
-        b.takes += own.beta_s * bytes;
-        b.gaps += gap_s;
-        if (o->end < 0 || !ddp__span_counts(o)) b.partly = 1;
-        if (o->end < 0) b.free = DBL_MAX;
-        if (o->end > b.end) {
-            b.end = o->end;
-            b.alpha = fmax(own.alpha_s - gap_s, 0);
-            b.free = fmax(b.free, o->end - b.alpha);
-        }
+        busy = 1;
+        ddp__busy_add(&b, line, gap_s, o, after);
     }
-    ddp__busy_count(&b, from, since, out);
-}
-
-void ddp__lines_saturated(const ddp_link line[DDP__LINES], double gap_s, const ddp__op_span *o, int n,
-                          double since, ddp__observed *out)
-{
-    double begin = -1, end = -1, takes = 0, gaps = 0, waited = 0, covered, next;
-
-    for (int j = 0; j < n; j++)
-        if (o[j].end > begin && o[j].end <= since) begin = o[j].end;
-    for (int j = 0; j < n && begin >= 0; j++) {
-        if (o[j].end <= begin || ddp__span_is_word(&o[j])) continue;
-        if (!ddp__span_counts(&o[j])) return;
-        if (o[j].end > end) end = o[j].end;
-        takes += ddp__span_line(line, &o[j]).beta_s * ddp__span_bytes(&o[j]);
-        gaps += gap_s;
-        waited += o[j].peer_wait;
-    }
-    for (covered = begin; covered < end; covered = next) {
-        next = covered;
-        for (int j = 0; j < n; j++)
-            if (o[j].begin <= covered && (o[j].end < 0 || o[j].end > next))
-                next = o[j].end < 0 ? end : o[j].end;
-        if (next <= covered) return;
-    }
-    if (!(takes > 0) || waited >= 0.1 * (end - begin)) return;
-    out->seconds += fmax(end - begin - gaps, 0);
-    out->modelled_s += takes;
-    out->alpha_s += gaps;
+    if (busy && (!b.open || (b.averages > 0 && (end || b.averages >= (int)DDP__BUSY_MOST))))
+        ddp__busy_store(&b, f);
+    if (!busy) f->ended = newest;
 }

@@ -562,7 +562,6 @@ static void ddp__probe_correct(const ddp__link_prober *q, ddp__probe_result_word
     const int n = ddp__engine_spans(ddp__engine_of(q->d, q->link), -1, DBL_MAX, s, DDP__SPANS_SEEN);
     int kept = 0;
     ddp__follow f = DDP__ZEROS;
-    ddp__observed seen = DDP__ZEROS;
     long first = LONG_MAX;
     int ring = ddp__emulated(q);
 
@@ -574,8 +573,8 @@ static void ddp__probe_correct(const ddp__link_prober *q, ddp__probe_result_word
             ring |= s[i].algorithm == 'r';
             s[kept++] = s[i];
         }
-    ddp__lines_observe(w->line, w->gap_s, s, kept, -DBL_MAX, -1, &seen);
-    ddp__follow_add(&f, &seen);
+    ddp__lines_observe(w->line, w->gap_s, s, kept, 1, &f);
+    (void)ddp__follow_window(&f);
     for (int k = 0; k < (int)DDP__LINES; k++)
         if (k != (int)DDP__LINE_RING || ring) w->line[k].beta_s *= ddp__follow_scale(&f);
 }

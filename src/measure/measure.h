@@ -59,7 +59,8 @@ DDP_LIB ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err);
 /* Returns 1 if the plan comes from measured times. The links are then followed during training. */
 DDP_LIB int ddp__follows(const ddp_ctx *d);
 DDP_LIB void ddp__follows_set(ddp_ctx *d, int follows);
-/* Returns the factor by which the time of a byte has changed since the plan. */
+/* Returns the factor by which the time of a byte has changed since the plan, by the last window of
+ * observations. */
 DDP_LIB double ddp__link_followed(const ddp_ctx *d, int link);
 DDP_LIB double ddp__mean_layer_bytes(const ddp_ctx *d);
 /* Stores the operations of link 0 that began since `begun` in *out, valid until the next call. Returns their

@@ -12,10 +12,11 @@ typedef struct ddp__passes {
     int skipped; /* micro-batches of this step without a gradient (ddp_skip) */
 } ddp__passes;
 
-/* What a rank observed since the plan. All-zero: the rank is lost. */
+/* What a rank observed since the last exchange. All-zero: the rank is lost. */
 typedef struct ddp__drift_word {
-    double again;    /* reason for a new plan, or 0 */
-    double scale[2]; /* by which the time of a byte changed, of each link */
+    double stale;    /* 1: the strategy asks for a new plan */
+    double scale[2]; /* by which the time of a byte changed, of each link, or 0 if nothing was observed */
+    double moved[2]; /* 1: that is a reason for a new plan */
 } ddp__drift_word;
 
 /* Moves of landings (landing.c). */
@@ -57,6 +58,8 @@ struct ddp__session {
     int plan_steps;             /* steps in a period of the strategy's messages */
     ddp_transfer *transfer;     /* [transfers] these messages, or NULL if the strategy does not list them */
     int transfers;
+    double computes_s;      /* predicted compute time of a step */
+    double drift_takes;     /* steps after which an exchange about a new plan has arrived */
     double exposed_s;       /* exposed seconds of these messages in a period, when the plan was made */
     long drift_ticket;      /* ticket of the exchange about a new plan, or -1 */
     ddp__drift_word *drift; /* [team] its content, by index in the team */

@@ -17,10 +17,7 @@
 #include "session/part.h"
 #include "session/planning.h"
 
-/* Fewest steps between two exchanges about a new plan, and the reason for a new plan: DDP__LINK_MOVED +
- * number of the link that changed. */
-enum { DDP__DRIFT_STEPS = 4 };
-enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 };
+enum { DDP__DRIFT_STEPS = 4 }; /* fewest steps between two decisions about a new plan */
 static const double ddp__drift_limit = 0.2;
 
 /* ---- what the strategy sends in a period ---- */
@@ -210,6 +207,17 @@ static void ddp__plan_tell(ddp_ctx *d, const ddp_transfer *t, int n, int steps)
              1e3 * ddp__stats(d)->predicted_step_s, ddp__stats(d)->predicted_hidden_pct);
 }
 
+/* Returns the steps after which an exchange about a new plan has certainly arrived. Only messages beyond the
+ * number that may be in flight stop it, and strategies may send a short message with each. step_s: step time
+ * without times that differ between ranks. comm_s: time of the n messages of a period. */
+static double ddp__drift_takes(const ddp_ctx *d, double step_s, double comm_s, int n)
+{
+    const double width = ddp__engine_of(d, 0) ? ddp__engine_width(ddp__engine_of(d, 0)) : DBL_MAX;
+    const double ahead_s = 2 * n > width ? comm_s * (1 - width / (2 * n)) : 0;
+
+    return step_s > 0 ? ceil((ahead_s + 2 * d->session->profile.alpha_s) / step_s) : 0;
+}
+
 /* Stores the predicted step time in the statistics, and the list of messages for corrections of it. */
 static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
@@ -227,10 +235,12 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     d->session->transfers = n;
     d->session->exposed_s = exposed;
     d->session->plan_steps = steps;
+    d->session->computes_s = forward + p->between_s + backward;
     if (!ddp__ops(d)->transfers) return DDP_OK; /* without a list of messages there is no prediction */
     if (ddp__ops(d)->plan_exposed) exposed = ddp__ops(d)->plan_exposed(ddp__self(d));
+    d->session->drift_takes = ddp__drift_takes(d, forward + backward + exposed / steps, comm, n);
     ddp__stats(d)->predicted_step_s = ddp__stats(d)->corrected_step_s =
-        forward + p->between_s + backward + exposed / steps;
+        d->session->computes_s + exposed / steps;
     ddp__stats(d)->predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
     if (ddp__team_size(d) > 1 && ddp__leads(d)) ddp__plan_tell(d, d->session->transfer, n, steps);
     return DDP_OK;
@@ -244,7 +254,8 @@ static void ddp__predict_again(ddp_ctx *d, double scale)
                                                   d->session->transfers, scale, &comm);
 
     ddp__stats(d)->corrected_step_s =
-        fmax(0, ddp__stats(d)->predicted_step_s + (exposed - d->session->exposed_s) / d->session->plan_steps);
+        fmax(d->session->computes_s,
+             ddp__stats(d)->predicted_step_s + (exposed - d->session->exposed_s) / d->session->plan_steps);
 }
 
 /* ---- one plan for all ---- */
@@ -522,54 +533,7 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 
 /* ---- drift ---- */
 
-/* Posts what this rank observed, at normal priority. It is read one period later, before the next one. A slow
- * link is visible at its own rank: at the other ranks, the messages arrive as if that rank had begun late. */
-static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
-{
-    double most = ddp__drift_limit;
-    double bytes = ddp__mean_layer_bytes(d);
-    const size_t size = (size_t)ddp__team_size(d) * sizeof *d->session->drift;
-    ddp__drift_word own = DDP__ZEROS;
-    ddp_piece p;
-    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->session->drift, size);
-
-    if (ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d))) own.again = DDP__PLAN_STALE;
-    for (int link = 0; link < 2; link++) {
-        const ddp_link was = ddp__link_for(d, link, bytes);
-        ddp_link is = was;
-        double moved;
-        own.scale[link] = ddp__link_followed(d, link);
-        is.beta_s *= own.scale[link];
-        moved = fabs(ddp_link_drift(was, is, &bytes, 1));
-        if (moved > most) own.again = (double)DDP__LINK_MOVED + link;
-        most = fmax(most, moved);
-    }
-    memset(d->session->drift, 0, size); /* a lost rank sends nothing */
-    d->session->drift[ddp__team_place(d)] = own;
-    return ddp__post(d, &m, 0, &d->session->drift_ticket, err);
-}
-
-/* Sets *out to the largest change of each link that a rank observed, and its reason for a new plan. All ranks
- * get the same result. */
-static void ddp__drift_join(const ddp_ctx *d, ddp__drift_word *out)
-{
-    double most = 0;
-
-    out->again = 0;
-    out->scale[0] = out->scale[1] = 1;
-    for (int r = 0; r < ddp__team_size(d); r++) {
-        const ddp__drift_word *w = &d->session->drift[r];
-        for (int link = 0; link < 2; link++) {
-            const double change = w->scale[link] > 0 ? fabs(log(w->scale[link])) : 0;
-            if (change > fabs(log(out->scale[link]))) out->scale[link] = w->scale[link];
-            if (change < most || !(w->again > 0)) continue;
-            out->again = w->again;
-            most = change;
-        }
-    }
-}
-
-/* Steps between two exchanges about a new plan: one period, but not more than one in some steps. */
+/* Steps from one decision about a new plan to the next: one period, but not more than one in some steps. */
 static long ddp__drift_steps(const ddp_ctx *d)
 {
     long steps = d->session->plan_steps > ddp__cfg(d)->period ? d->session->plan_steps : ddp__cfg(d)->period;
@@ -577,26 +541,69 @@ static long ddp__drift_steps(const ddp_ctx *d)
     return steps > DDP__DRIFT_STEPS ? steps : (long)DDP__DRIFT_STEPS;
 }
 
-ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
+/* Returns the steps from the exchange about a new plan until the decision: half a period, so that the
+ * decision is about recent transfers, but more if the exchange would not have arrived by then. */
+static long ddp__drift_ahead(const ddp_ctx *d)
 {
-    ddp__drift_word seen;
-    ddp_link was, is;
-    int link;
+    const long most = ddp__drift_steps(d), least = (most + 1) / 2;
+    const double steps = fmin(d->session->drift_takes, (double)most);
 
-    if (!ddp__engine_of(d, 0) || ddp__has_nccl(d) || ddp_step(d) % ddp__drift_steps(d)) return DDP_OK;
-    if (!ddp__ops(d)->plan_make || d->session->drift_ticket < 0) {
-        ddp__predict_again(d, ddp__link_followed(d, 0));
-        return ddp__ops(d)->plan_make ? ddp__drift_ask(d, err) : DDP_OK;
+    /* a joining worker does not know the time of a message */
+    if (ddp__cfg(d)->elastic.min_world || ddp__cfg(d)->elastic.join) return most;
+    return (long)steps > least ? (long)steps : least;
+}
+
+/* Posts what this rank observed. With the lowest priority it would not arrive on a link that is never
+ * idle. */
+static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
+{
+    double bytes = ddp__mean_layer_bytes(d);
+    const size_t size = (size_t)ddp__team_size(d) * sizeof *d->session->drift;
+    ddp__drift_word own = DDP__ZEROS;
+    ddp_piece p;
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, ddp__team_group(d), d->session->drift, size);
+
+    m.priority = 0;
+    if (ddp__ops(d)->plan_stale && ddp__ops(d)->plan_stale(d, ddp__self(d))) own.stale = 1;
+    for (int link = 0; link < 2; link++) {
+        const ddp_link was = ddp__link_for(d, link, bytes);
+        ddp_link is = was;
+        own.scale[link] = ddp__drift_window(d, link);
+        is.beta_s *= own.scale[link];
+        own.moved[link] = own.scale[link] > 0 && fabs(ddp_link_drift(was, is, &bytes, 1)) > ddp__drift_limit;
     }
-    DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
-    d->session->drift_ticket = -1;
-    ddp__drift_join(d, &seen);
-    ddp__predict_again(d, seen.scale[0]);
-    if (!(seen.again > 0)) return ddp__drift_ask(d, err);
-    link = seen.again > (double)DDP__LINK_MOVED;
-    was = is = ddp__link_for(d, link, ddp__mean_layer_bytes(d));
-    is.beta_s *= seen.scale[link];
-    if (seen.again < (double)DDP__LINK_MOVED)
+    memset(d->session->drift, 0, size); /* a lost rank sends nothing */
+    d->session->drift[ddp__team_place(d)] = own;
+    return ddp__post(d, &m, 0, &d->session->drift_ticket, err);
+}
+
+/* Takes the observation of the slowest rank for each link, because all ranks wait for it. All ranks get the
+ * same result. */
+static void ddp__drift_join(const ddp_ctx *d, ddp__drift_word *out)
+{
+    memset(out, 0, sizeof *out);
+    for (int r = 0; r < ddp__team_size(d); r++) {
+        const ddp__drift_word *w = &d->session->drift[r];
+        out->stale = fmax(out->stale, w->stale);
+        for (int link = 0; link < 2; link++) {
+            if (!(w->scale[link] > out->scale[link])) continue;
+            out->scale[link] = w->scale[link];
+            out->moved[link] = w->moved[link];
+        }
+    }
+}
+
+/* Makes a new plan for the changed links. */
+static ddp_status ddp__drift_plan(ddp_ctx *d, const ddp__drift_word *seen, ddp_error *err)
+{
+    const double change[2] = {seen->moved[0] > 0 ? fabs(log(seen->scale[0])) : 0,
+                              seen->moved[1] > 0 ? fabs(log(seen->scale[1])) : 0};
+    const int link = change[1] > change[0];
+    const ddp_link was = ddp__link_for(d, link, ddp__mean_layer_bytes(d));
+    ddp_link is = was;
+
+    if (seen->scale[link] > 0) is.beta_s *= seen->scale[link];
+    if (!(change[link] > 0))
         ddp__log(ddp__log_of(d), DDP_LOG_INFO, "step %ld: strategy %s plans again", ddp_step(d),
                  ddp__ops(d)->name);
     else
@@ -605,9 +612,37 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
                  "%.2f ms + %.1f ns): planning again",
                  ddp_step(d), link ? " over the second link" : "", 1e3 * is.alpha_s, 1e9 * is.beta_s,
                  1e3 * was.alpha_s, 1e9 * was.beta_s);
-    for (int k = 0; k < 2; k++) ddp__link_scale(d, k, seen.scale[k]);
+    for (int k = 0; k < 2; k++)
+        if (seen->scale[k] > 0) ddp__link_scale(d, k, seen->scale[k]);
     ddp__stats(d)->replans++;
     ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * ddp__mean_layer_bytes(d),
                   is.alpha_s + is.beta_s * ddp__mean_layer_bytes(d));
     return ddp__plan_again(d, err);
+}
+
+/* Reads the exchange in flight. Corrects the prediction, or makes a new plan. */
+static ddp_status ddp__drift_read(ddp_ctx *d, ddp_error *err)
+{
+    ddp__drift_word seen;
+
+    DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
+    d->session->drift_ticket = -1;
+    ddp__drift_join(d, &seen);
+    if (seen.scale[0] > 0) ddp__predict_again(d, seen.scale[0]);
+    return seen.stale + seen.moved[0] + seen.moved[1] > 0 ? ddp__drift_plan(d, &seen, err) : DDP_OK;
+}
+
+/* At the end of each period the ranks decide about a new plan, from what they sent before. */
+ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
+{
+    const long steps = ddp__drift_steps(d), left = steps - ddp_step(d) % steps;
+
+    if (!ddp__engine_of(d, 0) || ddp__has_nccl(d)) return DDP_OK;
+    if (left == steps && !ddp__ops(d)->plan_make) {
+        const double scale = ddp__drift_window(d, 0);
+        if (scale > 0) ddp__predict_again(d, scale);
+        return DDP_OK;
+    }
+    if (left == steps && d->session->drift_ticket >= 0) DDP__TRY(ddp__drift_read(d, err));
+    return ddp__ops(d)->plan_make && left == ddp__drift_ahead(d) ? ddp__drift_ask(d, err) : DDP_OK;
 }

@@ -31,17 +31,23 @@ static ddp__op_span span(char algorithm, int64_t bytes, double submitted, double
     return o;
 }
 
-static double scale_of(ddp__op_span *ops, int n)
+static ddp__follow observed(ddp__op_span *ops, int n, int end)
 {
     ddp_link line[DDP__LINES];
-    ddp__observed seen;
     ddp__follow f;
 
-    memset(&seen, 0, sizeof seen);
     memset(&f, 0, sizeof f);
+    ddp__follow_restart(&f, -1);
     ddp__lines_derive(direct, 4, line);
-    ddp__lines_observe(line, 0, ops, n, -1, -1, &seen);
-    ddp__follow_add(&f, &seen);
+    ddp__lines_observe(line, 0, ops, n, end, &f);
+    return f;
+}
+
+static double scale_of(ddp__op_span *ops, int n)
+{
+    ddp__follow f = observed(ops, n, 0);
+
+    (void)ddp__follow_window(&f);
     return ddp__follow_scale(&f);
 }
 
@@ -87,8 +93,9 @@ static void slow_and_fast_links_are_seen_in_one_step(void **state)
     ddp__op_span slow[1] = {span('d', 1000000, 0, 10.1)}, fast[1] = {span('d', 1000000, 0, 0.2)};
 
     (void)state;
-    assert_true(scale_of(slow, 1) > 5 && scale_of(slow, 1) < 10.5);
-    assert_true(scale_of(fast, 1) < 0.2 && scale_of(fast, 1) > 0.09);
+    assert_true(scale_of(slow, 1) > 9.9 && scale_of(slow, 1) < 10.1);
+    /* between 0.1 s and, if its delays overlap, 0.15 s */
+    assert_true(scale_of(fast, 1) < 0.15 && scale_of(fast, 1) > 0.1);
 }
 
 /* Messages of a few bytes take only the delay, whatever their number. */
@@ -97,10 +104,10 @@ static void small_messages_say_nothing_about_the_rate(void **state)
     ddp__op_span ops[MOST];
 
     (void)state;
-    for (int i = 0; i < MOST; i++) ops[i] = span('d', 400, 0, 0.05);
-    assert_true(fabs(scale_of(ops, MOST) - 1) < 0.1);
     for (int i = 0; i < MOST; i++) ops[i] = span('d', 400, 2.0 * i, 2.0 * i + 0.099);
-    assert_true(fabs(scale_of(ops, MOST) - 1) < 0.1);
+    assert_true(observed(ops, MOST, 1).count == 0);
+    for (int i = 0; i < MOST; i++) ops[i] = span('d', 4000, 2.0 * i, 2.0 * i + 0.104);
+    assert_true(fabs(scale_of(ops, MOST) - 1) < 1e-6);
 }
 
 static void a_wait_for_a_slow_rank_is_not_the_link(void **state)
@@ -112,14 +119,25 @@ static void a_wait_for_a_slow_rank_is_not_the_link(void **state)
     assert_true(fabs(scale_of(ops, 1) - 1) < 1e-6);
 }
 
+/* Averages of parameter deltas begin when a short message has arrived. */
+static void a_wait_for_a_message_before_is_not_the_link(void **state)
+{
+    ddp__op_span ops[2] = {span('f', 4, 0, 4), span('d', 1000000, 0, 5.1)};
+
+    (void)state;
+    ops[1].begin = 4;
+    assert_true(fabs(scale_of(ops, 2) - 1) < 1e-6);
+}
+
 static void unfinished_and_foreign_operations_do_not_count(void **state)
 {
     ddp__op_span running[2] = {span('d', 1000000, 0, 9), span('d', 1000000, 0, -1)},
-                 foreign[2] = {span('d', 1000000, 0, 9), span('d', 1000000, 0.5, 9)};
+                 foreign[2] = {span('d', 1000000, 0, 9), span('d', 4000000, 0, 8)};
 
     (void)state;
+    assert_true(observed(running, 2, 0).count == 0);
+    assert_true(observed(running, 2, 1).count == 1);
     foreign[1].layer = DDP_NO_LAYER;
-    assert_true(fabs(scale_of(running, 2) - 1) < 1e-9);
     assert_true(fabs(scale_of(foreign, 2) - 1) < 1e-9);
     /* a control message takes no time of the link */
     foreign[0].end = foreign[1].end = 1.1;
@@ -127,40 +145,66 @@ static void unfinished_and_foreign_operations_do_not_count(void **state)
     assert_true(fabs(scale_of(foreign, 2) - 1) < 1e-6);
 }
 
+/* Transfers are longer than steps, begin before the one before ends, and wait for another rank. */
 static void a_link_that_is_never_idle_is_measured(void **state)
 {
+    ddp__op_span ops[MOST], seen[MOST];
     ddp_link line[DDP__LINES];
-    ddp__op_span ops[MOST];
-    ddp__observed seen;
+    ddp__follow f;
 
     (void)state;
+    for (int i = 0; i < MOST; i++) {
+        ops[i] = span('d', 1000000, 2.0 * i - 1, 2.0 * i + 2);
+        ops[i].peer_wait = 0.9;
+    }
+    memset(&f, 0, sizeof f);
+    ddp__follow_restart(&f, -1);
     ddp__lines_derive(direct, 4, line);
-    for (int i = 0; i < MOST; i++) ops[i] = span('d', 1000000, 2.0 * i - 1, 2.0 * i + 2);
-    memset(&seen, 0, sizeof seen);
-    ddp__lines_saturated(line, 0, ops, MOST, 21, &seen);
-    assert_true(near(seen.seconds, 2 * seen.modelled_s));
-    ops[MOST / 2].begin += 1.5; /* idle before it */
-    memset(&seen, 0, sizeof seen);
-    ddp__lines_saturated(line, 0, ops, MOST, 21, &seen);
-    assert_true(!(seen.seconds > 0));
+    for (double now = 0; now < 2 * MOST; now += 0.5) {
+        int n = 0;
+        for (int i = 0; i < MOST; i++) {
+            if (ops[i].begin > now || (ops[i].end <= now && ops[i].end < f.ended)) continue;
+            seen[n] = ops[i];
+            if (ops[i].end > now) seen[n].end = -1;
+            n++;
+        }
+        assert_true(n <= 12); /* operations are evaluated before they are too many */
+        ddp__lines_observe(line, 0, seen, n, 0, &f);
+    }
+    assert_true(f.count >= 3);
+    assert_true(fabs(ddp__follow_window(&f) - 2) < 0.1);
 }
 
-/* After a change, half of the weight is on the newest three steps. */
-static void a_new_rate_replaces_the_old_one(void **state)
+/* Interference makes half of the transfers slower, and the link none faster. */
+static void interference_is_no_new_rate(void **state)
 {
-    const ddp__observed same = {1, 1, 0}, slower = {10, 1, 0}, stalled = {1000, 1, 0};
+    const ddp__observed same = {0.8, 1.5, 1}, late = {4, 9, 1}, stalled = {1000, 1000, 1};
     ddp__follow f;
 
     (void)state;
     memset(&f, 0, sizeof f);
-    for (int i = 0; i < 50; i++) ddp__follow_add(&f, &same);
-    assert_true(fabs(ddp__follow_scale(&f) - 1) < 1e-9);
-    ddp__follow_add(&f, &stalled); /* one stalled transfer is no new rate */
-    assert_true(ddp__follow_scale(&f) < 2);
-    for (int i = 0; i < 3; i++) ddp__follow_add(&f, &slower);
-    assert_true(ddp__follow_scale(&f) > 3);
-    for (int i = 0; i < 20; i++) ddp__follow_add(&f, &slower);
-    assert_true(ddp__follow_scale(&f) > 9);
+    for (int i = 0; i < 40; i++) ddp__follow_add(&f, i % 9 == 4 ? &stalled : i % 2 ? &late : &same);
+    assert_true(fabs(ddp__follow_window(&f) - 1) < 1e-9);
+}
+
+/* A window that has no busy time changes nothing. */
+static void a_new_rate_replaces_the_old_one(void **state)
+{
+    const ddp__observed same = {0.8, 1.5, 1}, slower = {10, 11, 1}, faster = {0.05, 0.2, 1};
+    ddp__follow f;
+
+    (void)state;
+    memset(&f, 0, sizeof f);
+    assert_true(near(ddp__follow_scale(&f), 1));
+    for (int i = 0; i < 20; i++) ddp__follow_add(&f, &same);
+    assert_true(near(ddp__follow_window(&f), 1));
+    for (int i = 0; i < 10; i++) ddp__follow_add(&f, i < 4 ? &same : &slower);
+    assert_true(near(ddp__follow_window(&f), 10) && near(ddp__follow_scale(&f), 10));
+    assert_true(!(ddp__follow_window(&f) > 0) && near(ddp__follow_scale(&f), 10));
+    ddp__follow_add(&f, &faster);
+    assert_true(near(ddp__follow_window(&f), 0.1) && near(ddp__follow_scale(&f), 0.1));
+    ddp__follow_restart(&f, 5);
+    assert_true(near(ddp__follow_scale(&f), 1) && !(ddp__follow_window(&f) > 0));
 }
 
 int main(void)
@@ -172,8 +216,10 @@ int main(void)
         cmocka_unit_test(slow_and_fast_links_are_seen_in_one_step),
         cmocka_unit_test(small_messages_say_nothing_about_the_rate),
         cmocka_unit_test(a_wait_for_a_slow_rank_is_not_the_link),
+        cmocka_unit_test(a_wait_for_a_message_before_is_not_the_link),
         cmocka_unit_test(unfinished_and_foreign_operations_do_not_count),
         cmocka_unit_test(a_link_that_is_never_idle_is_measured),
+        cmocka_unit_test(interference_is_no_new_rate),
         cmocka_unit_test(a_new_rate_replaces_the_old_one),
     };
 
