@@ -2013,12 +2013,12 @@ struct ddp_plan;
 struct ddp_profile;
 struct ddp_span;
 
-/* Statistics of whole periods since the profile steps ended (with any strategy), or since ddp_plan_adopt,
- * unless a field says otherwise. A period is the number of steps after which the transfers of the strategy
- * repeat. It begins at a step whose number is a multiple of it. The first counted period begins at least one
- * step after the plan was adopted, because a step may wait for transfers of the step before. Until a period
- * is complete, the figures cover all steps since then, and counted_periods is 0. A new plan with another
- * period restarts them. Shares and times describe this rank.
+/* Statistics of whole periods since the profile steps ended (with any strategy), since ddp_plan_adopt, or
+ * since the last new plan, unless a field says otherwise. A period is the number of steps after which the
+ * transfers of the strategy repeat. It begins at a step whose number is a multiple of it. The first counted
+ * period begins at least one step after the plan was adopted, because a step may wait for transfers of the
+ * step before. Until a period is complete, the figures cover all steps since then, and counted_periods is 0.
+ * A new plan restarts them. Shares and times describe this rank.
  *
  *   strategy                                      period
  *   ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler,
@@ -57843,6 +57843,7 @@ void ddp__account_reset(ddp_ctx *d)
 {
     ddp__account_steps(d);
     ddp__totals_clear(d->measure);
+    d->measure->begun = ddp_step(d);
     d->measure->planning_s = ddp__clock_waited(d);
     d->measure->step_begin = ddp_now();
 }
@@ -60974,7 +60975,9 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__plan_make(d, &d->session->profile, err));
     ddp__drift_start(d);
     d->session->drift_ticket = -1;
-    return ddp__plan_settled(d, err);
+    DDP__TRY(ddp__plan_settled(d, err));
+    ddp__account_reset(d);
+    return DDP_OK;
 }
 
 /* ---- drift ---- */

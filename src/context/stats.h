@@ -8,12 +8,12 @@ struct ddp_plan;
 struct ddp_profile;
 struct ddp_span;
 
-/* Statistics of whole periods since the profile steps ended (with any strategy), or since ddp_plan_adopt,
- * unless a field says otherwise. A period is the number of steps after which the transfers of the strategy
- * repeat. It begins at a step whose number is a multiple of it. The first counted period begins at least one
- * step after the plan was adopted, because a step may wait for transfers of the step before. Until a period
- * is complete, the figures cover all steps since then, and counted_periods is 0. A new plan with another
- * period restarts them. Shares and times describe this rank.
+/* Statistics of whole periods since the profile steps ended (with any strategy), since ddp_plan_adopt, or
+ * since the last new plan, unless a field says otherwise. A period is the number of steps after which the
+ * transfers of the strategy repeat. It begins at a step whose number is a multiple of it. The first counted
+ * period begins at least one step after the plan was adopted, because a step may wait for transfers of the
+ * step before. Until a period is complete, the figures cover all steps since then, and counted_periods is 0.
+ * A new plan restarts them. Shares and times describe this rank.
  *
  *   strategy                                      period
  *   ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler,

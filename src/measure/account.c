@@ -189,6 +189,7 @@ void ddp__account_reset(ddp_ctx *d)
 {
     ddp__account_steps(d);
     ddp__totals_clear(d->measure);
+    d->measure->begun = ddp_step(d);
     d->measure->planning_s = ddp__clock_waited(d);
     d->measure->step_begin = ddp_now();
 }

@@ -528,7 +528,9 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__plan_make(d, &d->session->profile, err));
     ddp__drift_start(d);
     d->session->drift_ticket = -1;
-    return ddp__plan_settled(d, err);
+    DDP__TRY(ddp__plan_settled(d, err));
+    ddp__account_reset(d);
+    return DDP_OK;
 }
 
 /* ---- drift ---- */

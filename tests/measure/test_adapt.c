@@ -202,12 +202,36 @@ static void corrected_prediction_is_the_step_time_after_a_change(void **state)
     }
 }
 
+/* The figures next to a prediction are about the steps that it predicts. */
+static void new_plan_restarts_the_figures(void **state)
+{
+    static run x;
+    const ddp_stats *s;
+
+    (void)state;
+    configure(&x, DDP_DREAMDDP, 0, 1, 0);
+    x.change_s = 3.3;
+    x.steps = 110;
+    simulate(&x);
+    s = &x.stats[x.steps - 1];
+    assert_true(s->replans > 0 && s->counted_periods > 0 && s->counted_from % 5 == 0);
+    assert_true(s->counted_from > changed_in(&x));
+    assert_true(x.stats[s->counted_from - 6].replans == s->replans);
+    if (!(fabs(s->step_s / s->predicted_step_s - 1) < 0.05))
+        fail_msg("predicted %g s, measured %g s", s->predicted_step_s, s->step_s);
+    /* until a period is complete, the figures cover the steps since the plan */
+    for (long i = s->counted_from - 5; i < s->counted_from + 4; i++)
+        assert_true(x.stats[i].counted_periods == 0 && x.stats[i].counted_steps == i - s->counted_from + 6 &&
+                    x.stats[i].counted_from == s->counted_from - 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_follow_a_link_that_becomes_slower),
         cmocka_unit_test(plans_follow_a_link_that_becomes_faster),
         cmocka_unit_test(corrected_prediction_is_the_step_time_after_a_change),
+        cmocka_unit_test(new_plan_restarts_the_figures),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
