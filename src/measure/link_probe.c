@@ -481,7 +481,7 @@ static ddp_status ddp__probe_gap(ddp__link_prober *q, const ddp_link *line, doub
     ddp_ctx *d = q->d;
     const int width = ddp__engine_width(ddp__engine_of(d, q->link)),
               n = width < DDP__BURST ? width : DDP__BURST;
-    double one, all, more[DDP__BURSTS], takes = 0;
+    double one, all, more[DDP__BURSTS], first = 0, takes = 0;
     ddp_piece list[DDP__BURST];
     ddp__probe_turn t = DDP__ZEROS;
 
@@ -491,10 +491,12 @@ static ddp_status ddp__probe_gap(ddp__link_prober *q, const ddp_link *line, doub
     for (int i = 0; i < n; i++) {
         const double bytes = (double)(list[i].count * sizeof(float));
         list[i].data = q->list->x;
-        if (i > 0) takes += ddp__line_of(line, ddp__algorithm_for(d, q->link, bytes)).beta_s * bytes;
+        *(i > 0 ? &takes : &first) +=
+            ddp__line_of(line, ddp__algorithm_for(d, q->link, bytes)).beta_s * bytes;
     }
-    t.floats =
-        (float)fmax(0, floor(ddp__probe_left(q) / (2 * line[DDP__LINE_DIRECT].alpha_s + takes + 1e-9)));
+    /* the first message alone, and all of them */
+    t.floats = (float)fmax(
+        0, floor(ddp__probe_left(q) / (2 * (line[DDP__LINE_DIRECT].alpha_s + first) + takes + 1e-9)));
     t.floats = fminf(t.floats, DDP__BURSTS);
     DDP__TRY(ddp__probe_agree(q, &t, 0, err));
     for (int i = 0; i < (int)t.floats; i++) {

@@ -25,10 +25,19 @@ typedef struct run {
     double change_s;  /* when the rate changes */
     int slow;         /* the rank whose link changes, or -1 for all */
     const char *rate; /* of the link from then on */
+    double probe_s;   /* duration of the measurement of the link */
     /* of rank 0, after each step: */
     double end_s[MOST], beta_s[MOST];
     ddp_stats stats[MOST];
 } run;
+
+static void note(void *user, ddp_log_level level, const char *line)
+{
+    const char *at = strstr(line, "measured the link in ");
+
+    (void)level;
+    if (at) ((run *)user)->probe_s = atof(at + strlen("measured the link in "));
+}
 
 /* Exponential, from a generator of the rank. */
 static double noise(const run *x, uint32_t *state)
@@ -93,6 +102,9 @@ static void simulate(run *x)
     x->cfg.no_env = 1;
     x->cfg.transport = DDP_THREADS;
     x->cfg.network.net_script = script;
+    x->cfg.logger.fn = note;
+    x->cfg.logger.user = x;
+    x->cfg.logger.level = DDP_LOG_INFO;
     bad = (int)ddp_simulate(&x->cfg, NULL, worker, x, NULL, &err);
     unlink(script);
     if (bad) fail_msg("%s", err.msg);
@@ -225,6 +237,23 @@ static void new_plan_restarts_the_figures(void **state)
                     x.stats[i].counted_from == s->counted_from - 5);
 }
 
+/* The first message of a burst takes half a second over these links. */
+static void measurement_of_a_link_takes_a_second(void **state)
+{
+    static const char *const net[] = {"1500kbit,2ms", "2mbit,1ms", "3mbit,5ms", "10mbit,20ms", "2mbit,50ms"};
+    static run x;
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        configure(&x, DDP_DREAMDDP, 0, 1, 0);
+        x.cfg.net = net[i];
+        x.change_s = 1000;
+        x.steps = 8;
+        simulate(&x);
+        if (!(x.probe_s > 0.3 && x.probe_s <= 1)) fail_msg("%s: %g s", net[i], x.probe_s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -232,6 +261,7 @@ int main(void)
         cmocka_unit_test(plans_follow_a_link_that_becomes_faster),
         cmocka_unit_test(corrected_prediction_is_the_step_time_after_a_change),
         cmocka_unit_test(new_plan_restarts_the_figures),
+        cmocka_unit_test(measurement_of_a_link_takes_a_second),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
