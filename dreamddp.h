@@ -760,7 +760,8 @@ struct ddp_config {
     /* The outer optimizer: diloco, sparseloco (docs/explanation/diloco.md). */
     struct {
         double lr; /* learning rate (default: 0.7, or 1 for sparseloco and eager) */
-        /* Nesterov momentum, below 1. DDP_NO_MOMENTUM is 0 (default: 0.9, or 0 for sparseloco, eager). */
+        /* Nesterov momentum, below 1. DDP_NO_MOMENTUM is 0 (default: 0.5 up to a period of 50, or of 5 with
+         * stream, otherwise 0.9; 0 for sparseloco and eager). */
         double momentum;
         ddp_overlap overlap; /* when an average must be complete (default: none) */
         /* stream: share of its own parameters that a worker retains when an average arrives, below 1.
@@ -50707,7 +50708,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_R(outer.lr, "outer_lr", "OUTER_LR", DDP__JOINED, DDP__ABOVE_0, 1e6, "",
               "0.7; sparseloco, eager: 1", "diloco, sparseloco: learning rate of the outer optimizer"),
     DDP__OF_R(outer.momentum, "outer_momentum", "OUTER_MOMENTUM", DDP__JOINED | DDP__ZERO, DDP__ABOVE_0,
-              DDP__BELOW_1, "", "0.9; sparseloco, eager: 0",
+              DDP__BELOW_1, "", "0.5 up to H = 50, stream up to H = 5, else 0.9; sparseloco, eager: 0",
               "diloco, sparseloco: Nesterov momentum of the outer optimizer"),
     DDP__OF_C(outer.overlap, "overlap", "OVERLAP", DDP__JOINED | DDP__FILL, ddp__overlaps,
               "diloco, sparseloco: when an average must be complete"),
@@ -69119,6 +69120,13 @@ static int ddp__eager_sync_all(ddp_ctx *d, void *self)
 
 /* ---- diloco and sparseloco ---- */
 
+/* The best measured values (docs/results/accuracy.md), and with longer periods the value of the papers. */
+static double ddp__outer_momentum(const ddp_config *c)
+{
+    const int longest = c->outer.overlap == DDP_OVERLAP_STREAM ? 5 : 50;
+    return c->period <= longest ? 0.5 : 0.9;
+}
+
 /* sparseloco is diloco with other defaults. */
 static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
 {
@@ -69154,7 +69162,7 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
     }
     if (c->outer.mixture == 0 && c->outer.overlap == DDP_OVERLAP_STREAM) c->outer.mixture = 0.5;
     if (!(c->outer.lr > 0)) c->outer.lr = plain ? 1 : 0.7;
-    if (c->outer.momentum == 0) c->outer.momentum = plain ? DDP_NO_MOMENTUM : 0.9;
+    if (c->outer.momentum == 0) c->outer.momentum = plain ? DDP_NO_MOMENTUM : ddp__outer_momentum(c);
     if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
     return DDP_OK;
 }

@@ -228,7 +228,8 @@ struct ddp_config {
     /* The outer optimizer: diloco, sparseloco (docs/explanation/diloco.md). */
     struct {
         double lr; /* learning rate (default: 0.7, or 1 for sparseloco and eager) */
-        /* Nesterov momentum, below 1. DDP_NO_MOMENTUM is 0 (default: 0.9, or 0 for sparseloco, eager). */
+        /* Nesterov momentum, below 1. DDP_NO_MOMENTUM is 0 (default: 0.5 up to a period of 50, or of 5 with
+         * stream, otherwise 0.9; 0 for sparseloco and eager). */
         double momentum;
         ddp_overlap overlap; /* when an average must be complete (default: none) */
         /* stream: share of its own parameters that a worker retains when an average arrives, below 1.

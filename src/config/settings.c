@@ -157,7 +157,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_R(outer.lr, "outer_lr", "OUTER_LR", DDP__JOINED, DDP__ABOVE_0, 1e6, "",
               "0.7; sparseloco, eager: 1", "diloco, sparseloco: learning rate of the outer optimizer"),
     DDP__OF_R(outer.momentum, "outer_momentum", "OUTER_MOMENTUM", DDP__JOINED | DDP__ZERO, DDP__ABOVE_0,
-              DDP__BELOW_1, "", "0.9; sparseloco, eager: 0",
+              DDP__BELOW_1, "", "0.5 up to H = 50, stream up to H = 5, else 0.9; sparseloco, eager: 0",
               "diloco, sparseloco: Nesterov momentum of the outer optimizer"),
     DDP__OF_C(outer.overlap, "overlap", "OVERLAP", DDP__JOINED | DDP__FILL, ddp__overlaps,
               "diloco, sparseloco: when an average must be complete"),

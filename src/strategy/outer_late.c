@@ -466,6 +466,13 @@ static int ddp__eager_sync_all(ddp_ctx *d, void *self)
 
 /* ---- diloco and sparseloco ---- */
 
+/* The best measured values (docs/results/accuracy.md), and with longer periods the value of the papers. */
+static double ddp__outer_momentum(const ddp_config *c)
+{
+    const int longest = c->outer.overlap == DDP_OVERLAP_STREAM ? 5 : 50;
+    return c->period <= longest ? 0.5 : 0.9;
+}
+
 /* sparseloco is diloco with other defaults. */
 static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
 {
@@ -501,7 +508,7 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
     }
     if (c->outer.mixture == 0 && c->outer.overlap == DDP_OVERLAP_STREAM) c->outer.mixture = 0.5;
     if (!(c->outer.lr > 0)) c->outer.lr = plain ? 1 : 0.7;
-    if (c->outer.momentum == 0) c->outer.momentum = plain ? DDP_NO_MOMENTUM : 0.9;
+    if (c->outer.momentum == 0) c->outer.momentum = plain ? DDP_NO_MOMENTUM : ddp__outer_momentum(c);
     if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
     return DDP_OK;
 }

@@ -520,6 +520,42 @@ static void defaults_are_those_of_the_table(void **state)
     ddp__config_free(&c);
 }
 
+/* docs/results/accuracy.md has the measured losses behind these values. */
+static void outer_momentum_depends_on_overlap_and_period(void **state)
+{
+    static const struct {
+        ddp_strategy strategy;
+        ddp_overlap overlap;
+        int period;
+        double momentum;
+    } row[] = {{DDP_DILOCO, DDP_OVERLAP_NONE, 0, 0.5},
+               {DDP_DILOCO, DDP_OVERLAP_NONE, 50, 0.5},
+               {DDP_DILOCO, DDP_OVERLAP_NONE, 51, 0.9},
+               {DDP_DILOCO, DDP_OVERLAP_STREAM, 0, 0.5},
+               {DDP_DILOCO, DDP_OVERLAP_STREAM, 5, 0.5},
+               {DDP_DILOCO, DDP_OVERLAP_STREAM, 6, 0.9},
+               {DDP_DILOCO, DDP_OVERLAP_EAGER, 5, DDP_NO_MOMENTUM},
+               {DDP_SPARSELOCO, DDP_OVERLAP_NONE, 5, DDP_NO_MOMENTUM}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        ddp_config given, c;
+        ddp_error err;
+        memset(&given, 0, sizeof given);
+        given.strategy = row[i].strategy;
+        given.outer.overlap = row[i].overlap;
+        given.period = row[i].period;
+        if (resolve(&given, &c, &err)) fail_msg("%s", err.msg);
+        if (c.outer.momentum != row[i].momentum)
+            fail_msg("row %d: momentum %g instead of %g", (int)i, c.outer.momentum, row[i].momentum);
+        ddp__config_free(&c);
+        given.outer.momentum = 0.25;
+        assert_int_equal(resolve(&given, &c, &err), DDP_OK);
+        assert_true(c.outer.momentum == 0.25);
+        ddp__config_free(&c);
+    }
+}
+
 static void ranges_hold_for_fields_that_a_program_sets(void **state)
 {
     ddp_config c, out;
@@ -701,6 +737,7 @@ int main(void)
         cmocka_unit_test(variables_of_the_launcher_fill_their_fields),
         cmocka_unit_test(keys_of_the_environment_do_not_mix_with_those_of_the_program),
         cmocka_unit_test(defaults_are_those_of_the_table),
+        cmocka_unit_test(outer_momentum_depends_on_overlap_and_period),
         cmocka_unit_test(ranges_hold_for_fields_that_a_program_sets),
         cmocka_unit_test(what_ranks_compare_has_room),
         cmocka_unit_test(settings_page_matches_the_table)};
