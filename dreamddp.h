@@ -3719,8 +3719,8 @@ typedef struct ddp_loss_fit {
     int least_workers, most_workers;
 } ddp_loss_fit;
 
-/* ddp_loss_built_in - returns the table of this library: losses of a GPT of one million parameters on tiny
- * Shakespeare (docs/results/choice.md). Every row of bench/loss_table.csv has its source. A constant. Pure
+/* ddp_loss_built_in - returns the table of this library: losses of a GPT of 0.21 million parameters on tiny
+ * Shakespeare (docs/results/accuracy.md). Every row of bench/loss_table.csv has its source. A constant. Pure
  * and safe from any thread. */
 DDP_API const ddp_loss_table *ddp_loss_built_in(void);
 

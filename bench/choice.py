@@ -3,30 +3,33 @@
 
     bench/choice.py [--cases 20] [--seed SEED] [--most 8] [--out FOLDER] [--hours H] [--quick] [--markdown FILE]
 
-A case is drawn from the seed: 2 to 4 workers, 200 to 800 steps of ssgd, a rate of 2 to 200 Mbit/s, a delay of 0.5 to 40 ms. The model is
+A case is drawn from the seed: 2 to 4 workers, 400 or 800 steps of ssgd, a rate of 2 to 200 Mbit/s, a delay of 0.5 to 40 ms. The model is
 that of bench/loss_cost.py, a GPT of 0.21 million parameters. Measured in each case:
 
 * the choice: `train_gpt --strategy auto` over the emulated link
 * candidates: wfbp, the choice, and those within the loss budget with the least predicted seconds, `--most` in all
 * the step time of each candidate over the emulated link, as a mean over whole periods
 * the steps that each candidate needs until it has the loss that ssgd has after its steps: runs of 1, 1.1, 1.25, 1.5, 1.75, 2, 2.5 and 3
-  times as many steps, each with its own learning-rate schedule, at the learning rate of its strategy (docs/results/accuracy.md). These
-  runs use no emulated link, because the link does not change the loss
+  times as many steps, each with its own learning-rate schedule, at the learning rate of its strategy (docs/results/accuracy.md), and a
+  straight line between the two runs around the loss. These runs use no emulated link, because the link does not change the loss. They
+  end where a candidate would need 1.5 times as long as the best one so far
 
 The time to the loss is the product of the two. auto is right if the choice needs at most 5 % more time than the best candidate, and it must
-never be slower than wfbp. Every measurement is a line in FOLDER/choice.jsonl (build/choice), so that an interrupted command resumes.
---hours ends it after the measurement in which that time is over. Run it on an idle machine. Exit 0 if auto is right in at least nine of
-ten cases and never slower than wfbp.
+never be slower than wfbp. Every measurement is a line in FOLDER/choice.jsonl (build/choice), so that an interrupted command resumes. The
+times of all cases come first and need an idle machine. The losses do not. --hours ends it after the measurement in which that time is over.
+Exit 0 if auto is right in at least nine of ten cases and never slower than wfbp.
 """
 import argparse
 import collections
+import csv
 import json
 import math
 import os
 import random
+import re
+import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
 import loss_cost
@@ -34,12 +37,14 @@ import loss_cost
 ROOT = loss_cost.ROOT
 BUILD = os.path.join(ROOT, "build")
 FACTORS = (1, 1.1, 1.25, 1.5, 1.75, 2, 2.5, 3)
-RATES = {"ssgd": 0.008, "wfbp": 0.008, "dreamddp": 0.016, "diloco": 0.001, "stream": 0.008}  # the best of bench/loss_cost.py
 NEAR = 1.05          # a time that counts as equal to the best
-SECONDS = 12         # of a run that measures a step
+SECONDS = 6          # of a run that measures a step
+FAR = 1.5            # a candidate that takes so many times as long as the best is not followed further
+SEEDS = (1, 2)       # of the runs that measure a loss
 PROFILE_STEPS = 6
 
 Candidate = collections.namedtuple("Candidate", "strategy period wire")  # strategy: as in loss_cost.STRATEGIES, and wfbp
+WFBP = Candidate("wfbp", 0, "f32")
 
 
 class Results:
@@ -67,9 +72,27 @@ class Results:
         return self.found[name]
 
 
+def rates():
+    """{(strategy, period): learning rate} of the settings in bench/loss_table.csv with 4 workers, f32 and 400 steps."""
+    found = {}
+    with open(os.path.join(ROOT, "bench", "loss_table.csv"), newline="", encoding="ascii") as f:
+        for r in csv.DictReader(f):
+            if (r["workers"], r["wire"], r["steps"]) == ("4", "f32", "400"):
+                strategy = "stream" if r["overlap"] == "stream" else r["strategy"]
+                found[strategy, int(r["period"])] = float(re.search(r"rate ([\d.e-]+)", r["source"]).group(1))
+    return found
+
+
+def rate_of(c):
+    """The learning rate of the measured setting with the nearest period."""
+    strategy = "ssgd" if c.strategy == "wfbp" else c.strategy
+    near = {h: rate for (s, h), rate in rates().items() if s == strategy}
+    return near[min(near, key=lambda h: abs(math.log(max(1, h) / max(1, c.period))))]
+
+
 def draw(number, seed, quick):
     r = random.Random("%s %d" % (seed, number))
-    case = {"number": number, "workers": r.choice((2, 3, 4)), "steps": r.choice((200, 400, 800)),
+    case = {"number": number, "workers": r.choice((2, 3, 4)), "steps": r.choice((400, 800)),
             "rate": round(10 ** r.uniform(math.log10(2), math.log10(200)), 1), "delay": r.choice((0.5, 2, 10, 40))}
     return dict(case, steps=60) if quick else case
 
@@ -100,81 +123,98 @@ def candidate_of(words):
     return Candidate("stream" if stream else strategy, int(options.get("--period", 0)), options.get("--wire", "f32"))
 
 
-def choice(case):
+def profile_path(results, case):
+    return os.path.join(results.folder, "profile-%(workers)d-%(rate)g-%(delay)g.csv" % case)
+
+
+def choice(results, case):
     """What auto chooses, and its figures."""
     row = last_line(["--workers", str(case["workers"]), "--net", link_of(case), "--strategy", "auto", "--steps", str(PROFILE_STEPS + 2),
-                     "--choice-steps", str(case["steps"]), "--lr", "%g" % RATES["ssgd"]])
+                     "--choice-steps", str(case["steps"]), "--lr", "%g" % rate_of(WFBP), "--write-profile", profile_path(results, case)])
     return {k: row[k] for k in ("chosen", "chosen_s", "ssgd_s", "reason")}
 
 
-def profiled(case):
-    """Layer times and link as this case has them, for the ranking of the candidates."""
-    with tempfile.TemporaryDirectory() as folder:
-        path, out = os.path.join(folder, "profile.csv"), os.path.join(folder, "choose.json")
-        last_line(["--workers", str(case["workers"]), "--net", link_of(case), "--strategy", "wfbp", "--steps", str(PROFILE_STEPS + 2),
-                   "--write-profile", path])
-        subprocess.run([os.path.join(BUILD, "plan"), "choose", "--profile", path, "--net", link_of(case), "--workers", str(case["workers"]),
-                        "--steps", str(case["steps"]), "--json", out], check=True, stdout=subprocess.DEVNULL)
-        with open(out, encoding="utf-8") as f:
-            for line in f:
-                row = json.loads(line)
-                if "candidates" in row.get("auto", {}):
-                    return [(" ".join([c["strategy"], c["options"]]).strip(), c["seconds"]) for c in row["auto"]["candidates"]
-                            if c["within_budget"]]
+def ranked(results, case):
+    """[(options, predicted seconds, predicted step in ms)] of the candidates within the budget, from the profile of the choice."""
+    out = os.path.join(results.folder, "choose.json")
+    subprocess.run([os.path.join(BUILD, "plan"), "choose", "--profile", profile_path(results, case), "--net", link_of(case), "--workers",
+                    str(case["workers"]), "--steps", str(case["steps"]), "--json", out], check=True, stdout=subprocess.DEVNULL)
+    with open(out, encoding="utf-8") as f:
+        for line in f:
+            row = json.loads(line)
+            if "candidates" in row.get("auto", {}):
+                return [(" ".join([c["strategy"], c["options"]]).strip(), c["seconds"], c["step_ms"]) for c in row["auto"]["candidates"]
+                        if c["within_budget"]]
     raise RuntimeError("plan choose wrote no candidates")
 
 
-def step_s(case, c):
+def step_s(results, case, c, expected_ms):
     """The seconds of a step over the link, over whole periods."""
-    base = ["--workers", str(case["workers"]), "--net", link_of(case)] + options_of(c)
     whole = max(1, c.period)
-    first = last_line(base + ["--steps", str(PROFILE_STEPS + 2 * whole + whole)])["step_ms"] / 1e3
-    periods = max(2, min(40, round(SECONDS / (first * whole))))
-    return last_line(base + ["--steps", str(PROFILE_STEPS + (periods + 1) * whole)])["step_ms"] / 1e3
+    periods = max(2, min(40, round(SECONDS / (expected_ms / 1e3 * whole))))
+    return last_line(["--workers", str(case["workers"]), "--net", link_of(case), "--profile", profile_path(results, case)] + options_of(c) +
+                     ["--steps", str((periods + 1) * whole)])["step_ms"] / 1e3
 
 
 def loss(results, case, c, steps):
-    period = c.period
+    """The mean over the seeds."""
     strategy = "ssgd" if c.strategy == "wfbp" else c.strategy
-    run = loss_cost.Run("gpt", case["workers"], steps, strategy, period, c.wire, RATES[c.strategy], 1)
-    return results.of("loss " + loss_cost.name_of(run), lambda: loss_cost.train(run, results.folder))
+    runs = [loss_cost.Run("gpt", case["workers"], steps, strategy, c.period, c.wire, rate_of(c), seed) for seed in SEEDS]
+    return statistics.mean(results.of("loss " + loss_cost.name_of(r), lambda r=r: loss_cost.train(r, results.folder)) for r in runs)
 
 
-def steps_to(results, case, c, goal):
-    """The fewest steps that were tried whose run ends with a loss of at most goal, or None."""
+def steps_to(results, case, c, goal, most):
+    """The steps until the loss is at most goal. None if they are more than `most`, or than all that are tried."""
     if c.strategy == "wfbp":
         return case["steps"]
+    before = None
     for factor in FACTORS:
         steps = math.ceil(case["steps"] * factor)
-        if loss(results, case, c, steps) <= goal:
-            return steps
+        own = loss(results, case, c, steps)
+        if own <= goal:
+            return steps if not before else before[0] + (steps - before[0]) * (before[1] - goal) / (before[1] - own)
+        if steps > most:
+            return None
+        before = (steps, own)
     return None
 
 
-def compare(results, case, most):
-    key = "%(workers)d workers, %(steps)d steps, %(rate)g Mbit/s, %(delay)g ms" % case
-    chosen = results.of("auto: " + key, lambda: choice(case))
-    ranking = results.of("ranking: " + key, lambda: profiled(case))
+def key_of(case):
+    return "%(workers)d workers, %(steps)d steps, %(rate)g Mbit/s, %(delay)g ms" % case
+
+
+def timed(results, case, most):
+    """The choice, and [(candidate, seconds of a step)]."""
+    key = key_of(case)
+    chosen = results.of("auto: " + key, lambda: choice(results, case))
+    ranking = results.of("ranking: " + key, lambda: ranked(results, case))
     own = candidate_of(chosen["chosen"])
-    tried = [Candidate("wfbp", 0, "f32"), own]
-    for words, seconds in sorted((r for r in ranking if r[1] is not None), key=lambda r: r[1]):
+    expected = {candidate_of(words): ms for words, _, ms in ranking}
+    tried = [WFBP, own]
+    for words, _, _ in sorted((r for r in ranking if r[1] is not None), key=lambda r: r[1]):
         c = candidate_of(words)
         if c not in tried and len(tried) < most:
             tried.append(c)
-    tried = list(dict.fromkeys(tried))
-    goal = loss(results, case, Candidate("wfbp", 0, "f32"), case["steps"])
-    rows = []
-    for c in tried:
-        steps = steps_to(results, case, c, goal)
-        each = results.of("step: %s; %s" % (key, " ".join(options_of(c))), lambda: step_s(case, c))
-        rows.append((c, each, steps, each * steps if steps else math.inf))
-    return {"case": key, "chosen": own, "reason": chosen["reason"], "goal": goal, "rows": rows}
+    return chosen, [(c, results.of("step: %s; %s" % (key, " ".join(options_of(c))), lambda c=c: step_s(results, case, c, expected[c])))
+                    for c in dict.fromkeys(tried)]
+
+
+def compare(results, case, most):
+    chosen, steps_of = timed(results, case, most)
+    goal = loss(results, case, WFBP, case["steps"])
+    best, rows = math.inf, []
+    for c, each in steps_of:
+        steps = steps_to(results, case, c, goal, FAR * best / each)
+        seconds = each * steps if steps else math.inf
+        rows.append((c, each, steps, seconds))
+        best = min(best, seconds)
+    return {"case": key_of(case), "chosen": candidate_of(chosen["chosen"]), "reason": chosen["reason"], "goal": goal, "rows": rows}
 
 
 def judged(one):
     times = {c: seconds for c, _, _, seconds in one["rows"]}
     best = min(times.values())
-    return times[one["chosen"]] / best, times[one["chosen"]] / times[Candidate("wfbp", 0, "f32")]
+    return times[one["chosen"]] / best, times[one["chosen"]] / times[WFBP]
 
 
 def name_of(c):
@@ -190,7 +230,7 @@ def table(every):
     lines += ["", "|case|candidate|step, ms|steps to the loss of ssgd|seconds|", "|---|---|---|---|---|"]
     for one in every:
         for c, each, steps, seconds in sorted(one["rows"], key=lambda r: r[3]):
-            lines.append("|%s|%s|%.1f|%s|%s|" % (one["case"], name_of(c), 1e3 * each, steps or "more than %g times" % FACTORS[-1],
+            lines.append("|%s|%s|%.1f|%s|%s|" % (one["case"], name_of(c), 1e3 * each, "%.0f" % steps if steps else "not reached",
                                                  "%.1f" % seconds if seconds < math.inf else "-"))
     return "\n".join(lines)
 
@@ -209,11 +249,13 @@ def main():
         print("skipped: needs %s and build/train_gpt" % loss_cost.TEXT[1])
         return 77
     results = Results(arguments.out + ("-quick" if arguments.quick else ""), arguments.hours)
-    every = []
+    every, most = [], 3 if arguments.quick else arguments.most
+    cases = [draw(number, arguments.seed, arguments.quick) for number in range(1 if arguments.quick else arguments.cases)]
     try:
-        for number in range(1 if arguments.quick else arguments.cases):
-            case = draw(number, arguments.seed, arguments.quick)
-            every.append(compare(results, case, 3 if arguments.quick else arguments.most))
+        for case in cases:
+            timed(results, case, most)
+        for case in cases:
+            every.append(compare(results, case, most))
     except TimeoutError as e:
         print("%s after %d cases" % (e, len(every)), file=sys.stderr)
     text = table(every)

@@ -5,8 +5,8 @@
     bench/loss_cost.py --report [--out FOLDER] [--csv FILE] [--svg FILE]
 
 Workers are threads of one process without an emulated link, because only losses matter. The first stage trains a GPT with every strategy at
-each learning rate. The other stages start from the best rate of each strategy and vary one axis: the period, the number of workers, the
-wire format, the model (with all learning rates), the number of steps. Every finished run is a file in FOLDER (build/loss_cost), so an
+each learning rate. The other stages vary one axis: the period, the model and the number of steps with a search for the best rate each, the
+number of workers and the wire format at the best rate of the first stage. Every finished run is a file in FOLDER (build/loss_cost), so an
 interrupted command continues with the missing runs. --hours ends it after the run in which that time is over. A file has the columns step,
 loss (training loss of the step, mean over the workers) and val_loss. Evaluations during the training use the workers' own parameters. The
 last row is the result: held-out loss of the average of all workers. A run whose loss overflows has the result nan.
@@ -70,10 +70,12 @@ VARIANTS = {
     "diloco_mu3": ("diloco", "--outer-momentum 0.3"),
     "diloco_mu5": ("diloco", "--outer-momentum 0.5"),
     "diloco_mu8": ("diloco", "--outer-momentum 0.8"),
+    "diloco_mu9": ("diloco", "--outer-momentum 0.9"),
     "stream_mu0": ("stream", "--outer-momentum 0 --outer-lr 1"),
     "stream_mu3": ("stream", "--outer-momentum 0.3"),
     "stream_mu5": ("stream", "--outer-momentum 0.5"),
     "stream_mu8": ("stream", "--outer-momentum 0.8"),
+    "stream_mu9": ("stream", "--outer-momentum 0.9"),
 }
 VARIANT_PERIODS = (5, 20, 50)
 CODINGS = {"bf16": ("localsgd", "dreamddp", "diloco", "stream"), "int8": ("localsgd", "dreamddp", "diloco", "stream"), "int4": ("diloco", "stream")}
@@ -154,7 +156,8 @@ def at_best(found, strategies, steps=STEPS, **changes):
 
 
 def stage_period(found, steps=STEPS):
-    return [r for h in PERIODS if h != PERIOD for r in at_best(found, PERIODIC, period=h, steps=steps)]
+    """Each period at its own best rate."""
+    return searched(found, [run_of(s, 0, SEEDS[0], period=h, steps=steps) for h in PERIODS if h != PERIOD for s in PERIODIC])
 
 
 def stage_workers(found):
@@ -333,9 +336,9 @@ def report(folder):
         base = tuned(found, "ssgd", steps=steps)
         lines = []
         for s in PERIODIC:
-            run = tuned(found, s, steps=steps)
-            lines.append([s] + [cost(found, run._replace(period=h), base) if run and base else "-" for h in PERIODS])
-        table(["cost after %d steps" % steps] + ["H = %d" % h for h in PERIODS], lines)
+            runs = [tuned(found, s, period=h, steps=steps) for h in PERIODS]
+            lines.append([s] + ["%s (%g)" % (cost(found, run, base), run.rate) if run and base else "-" for run in runs])
+        table(["cost after %d steps" % steps] + ["H = %d (rate)" % h for h in PERIODS], lines)
     table(["cost, %d steps" % STEPS] + ["%d workers" % w for w in (2, 4, 8)],
           [[label(s)] + [against(s, workers=w) for w in (2, 4, 8)] for s in STRATEGIES if s != "ssgd"])
     table(["cost, %d steps, H = %d" % (STEPS, PERIOD), "f32"] + list(CODINGS),
@@ -373,7 +376,8 @@ def picture(path, found, folder):
     panels = [("Loss while training", "step", "validation loss", {label(s): mean_curve(found, tuned(found, s), folder) for s in shown})]
     base, costs = tuned(found, "ssgd"), {}
     for s in (s for s in PERIODIC if s != "enp" and tuned(found, s)):
-        points = [(h, mean_of(found, tuned(found, s)._replace(period=h))) for h in PERIODS]
+        runs = [(h, tuned(found, s, period=h)) for h in PERIODS]
+        points = [(h, mean_of(found, run)) for h, run in runs if run]
         points = [(h, max(0.1, 100 * (loss / mean_of(found, base) - 1))) for h, loss in points if loss and not math.isnan(loss)]
         if len(points) > 1:
             costs[s] = points
