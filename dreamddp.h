@@ -3332,8 +3332,8 @@ typedef struct ddp_place_options {
     int pipelines, stages;   /* D_dp, D_pp (default: as in the network) */
     uint64_t seed;           /* seed of the search (default: 0) */
     double time_limit_s;     /* 0 = no limit (exact: 60 s) */
-    long max_candidates; /* 0 = no limit if there is a time limit, else 5,000 (anneal: 1,500,000 per device,
-                            of at most 64 devices, divided by D_dp/8 if that is above 1; exact: no limit) */
+    long max_candidates; /* 0 = no limit if there is a time limit, else 5,000 (anneal: 3,500,000 per device,
+                            of at most 32 devices, divided by D_dp/8 if that is above 1; exact: no limit) */
     /* Called at each improvement and about ten times a second, on the caller's thread. A nonzero return
      * value stops the search, which then returns the best placement found so far. */
     int (*progress)(void *user, double seconds, double best_s);
@@ -46583,11 +46583,11 @@ static void ddp__place_solve(ddp__place *p)
     }
 }
 
-/* The moves of anneal without a limit, less than 10 s on one core: 1.5 million per device, for at most 64
- * devices, and fewer for more pipelines, whose moves take longer. */
+/* The moves of anneal without a limit, 8 to 10 s on one core: 3.5 million per device, for at most 32 devices,
+ * and fewer for more pipelines, whose moves take longer. */
 static long ddp__place_default(const ddp__place *p)
 {
-    return 1500000 * (long)(p->N < 64 ? p->N : 64) * 8 / (p->D < 8 ? 8 : p->D);
+    return 3500000 * (long)(p->N < 32 ? p->N : 32) * 8 / (p->D < 8 ? 8 : p->D);
 }
 
 static void ddp__place_limits(ddp__place *p)

@@ -409,7 +409,7 @@ static int plan_place(int argc, char **argv)
          "anneal, genetic, genetic-code, kl, random, exact or all (default: anneal)"},
         {"--seconds", CLI_REAL, &a.seconds, "T", "time limit of a solver, in seconds"},
         {"--candidates", CLI_COUNT, &a.candidates, "N",
-         "largest number of candidates (default: 5000; anneal: 1500000 moves per device, at most 10 s; "
+         "largest number of candidates (default: 5000; anneal: 3500000 moves per device, about 10 s at most; "
          "exact: 60 s)"},
         {"--seed", CLI_COUNT, &a.seed, "N",
          "seed of the search; the same seed and --candidates give the same placement (default: 0)"},

@@ -446,15 +446,15 @@ static void each_search_has_its_own_limit(void **state)
         p.N = 24;
         p.D = 4;
         ddp__place_limits(&p);
-        assert_true(p.limit == 24 * 1500000 && p.limit_s == DBL_MAX);
+        assert_true(p.limit == 24 * 3500000 && p.limit_s == DBL_MAX);
         p.N = 64;
         p.D = 8;
         ddp__place_limits(&p);
-        assert_true(p.limit == 96000000 && p.limit_s == DBL_MAX);
+        assert_true(p.limit == 112000000 && p.limit_s == DBL_MAX);
         p.N = 256;
         p.D = 16;
         ddp__place_limits(&p);
-        assert_true(p.limit == 48000000 && p.limit_s == DBL_MAX);
+        assert_true(p.limit == 56000000 && p.limit_s == DBL_MAX);
     }
     for (int i = 0; i < 3; i++) {
         o.solver = few[i];

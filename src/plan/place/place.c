@@ -120,11 +120,11 @@ static void ddp__place_solve(ddp__place *p)
     }
 }
 
-/* The moves of anneal without a limit, less than 10 s on one core: 1.5 million per device, for at most 64
- * devices, and fewer for more pipelines, whose moves take longer. */
+/* The moves of anneal without a limit, 8 to 10 s on one core: 3.5 million per device, for at most 32 devices,
+ * and fewer for more pipelines, whose moves take longer. */
 static long ddp__place_default(const ddp__place *p)
 {
-    return 1500000 * (long)(p->N < 64 ? p->N : 64) * 8 / (p->D < 8 ? 8 : p->D);
+    return 3500000 * (long)(p->N < 32 ? p->N : 32) * 8 / (p->D < 8 ? 8 : p->D);
 }
 
 static void ddp__place_limits(ddp__place *p)

@@ -22,8 +22,8 @@ typedef struct ddp_place_options {
     int pipelines, stages;   /* D_dp, D_pp (default: as in the network) */
     uint64_t seed;           /* seed of the search (default: 0) */
     double time_limit_s;     /* 0 = no limit (exact: 60 s) */
-    long max_candidates; /* 0 = no limit if there is a time limit, else 5,000 (anneal: 1,500,000 per device,
-                            of at most 64 devices, divided by D_dp/8 if that is above 1; exact: no limit) */
+    long max_candidates; /* 0 = no limit if there is a time limit, else 5,000 (anneal: 3,500,000 per device,
+                            of at most 32 devices, divided by D_dp/8 if that is above 1; exact: no limit) */
     /* Called at each improvement and about ten times a second, on the caller's thread. A nonzero return
      * value stops the search, which then returns the best placement found so far. */
     int (*progress)(void *user, double seconds, double best_s);
