@@ -61153,11 +61153,13 @@ static double ddp__landing_times(const ddp_ctx *d, double *link_s)
 }
 
 /* Returns the steps after which the exchange has arrived on every rank: all messages of a period may be ahead
- * of it, and the delay is doubled. */
-static long ddp__landing_takes(const ddp_ctx *d, double step_s, double link_s)
+ * of it, and the delay is doubled. pass_s: one forward and backward pass, which all ranks have from the same
+ * profile. The time of the other micro-batches depends on the rank's own updates, and the ranks would choose
+ * different steps. */
+static long ddp__landing_takes(const ddp_ctx *d, double pass_s, double link_s)
 {
     const long period = ddp__cfg(d)->period;
-    const double steps = step_s > 0 ? ceil((link_s + 2 * d->session->profile.alpha_s) / step_s) + 1 : 1;
+    const double steps = pass_s > 0 ? ceil((link_s + 2 * d->session->profile.alpha_s) / pass_s) + 1 : 1;
 
     return steps < (double)period ? (long)steps : period;
 }
@@ -61190,7 +61192,7 @@ static ddp_status ddp__landing_ask(ddp_ctx *d, ddp_error *err)
     if (ddp__landing_link_full(d, steps, link_s)) memset(own, (int)DDP_ARRIVAL_UNKNOWN, L);
     g->asked = ddp_now();
     g->asked_step = ddp_step(d);
-    g->due = ddp_step(d) + ddp__landing_takes(d, step_s, link_s);
+    g->due = ddp_step(d) + ddp__landing_takes(d, step_s - d->session->profile.between_s, link_s);
     m.priority = 0;
     return ddp__post(d, &m, 0, &g->ticket, err);
 }

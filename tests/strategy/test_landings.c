@@ -21,6 +21,8 @@ typedef struct run {
     ddp_config cfg;
     double slow[WORLD];            /* factor of the compute time of each rank */
     double took[WORLD][STEPS];     /* seconds of each step */
+    double between[WORLD];         /* other micro-batches in the profile of each rank */
+    long due[WORLD][STEPS];        /* the step of the next exchange of arrivals */
     int landing[WORLD][2][LAYERS]; /* by the first measured plan, and at the end */
     int packed[WORLD][LAYERS];     /* at the end, in the plan that checkpoints and joining workers receive */
     ddp_stats end[WORLD];
@@ -72,8 +74,10 @@ static int worker(ddp_ctx *d, void *user)
             ddp_sleep_until(ddp_now() + s * 2 / 3);
             if (!bad) bad = ddp_backward_end(d, l);
         }
+        if (step >= PROFILE) d->session->profile.between_s = x->between[r];
         if (!bad) bad = ddp_step_end(d);
         x->took[r][step] = ddp_now() - begin;
+        x->due[r][step] = d->session->landing.due;
         if (step == PROFILE) landings(d, x->landing[r][0]);
     }
     if (!bad) {
@@ -135,6 +139,7 @@ static void ranks_agree(const run *x)
         assert_memory_equal(x->landing[r], x->landing[0], sizeof x->landing[0]);
         assert_memory_equal(x->packed[r], x->landing[r][1], sizeof x->packed[r]);
         assert_int_equal(x->end[r].landing_moves, x->end[0].landing_moves);
+        assert_memory_equal(x->due[r], x->due[0], sizeof x->due[0]);
         for (int l = 0; l < LAYERS; l++) assert_in_range(x->landing[r][1][l], 0, PERIOD - 1);
     }
 }
@@ -200,6 +205,18 @@ static void deterministic_plans_and_fixed_landings_never_move(void **state)
     }
 }
 
+/* The update times of the ranks differ, and so do their times of the other micro-batches. */
+static void ranks_exchange_arrivals_in_the_same_step(void **state)
+{
+    static run x;
+
+    (void)state;
+    memset(&x, 0, sizeof x);
+    for (int r = 0; r < WORLD; r++) x.between[r] = 3 * r * COMPUTE_S;
+    train(&x, "50mbit,40ms", "t=1 slow %d to 42mbit");
+    ranks_agree(&x);
+}
+
 /* Reports to the strategy that every average arrived `late` steps late. Returns the landing of layer 0. */
 static int report(ddp_ctx *d, int late)
 {
@@ -253,6 +270,7 @@ int main(void)
         cmocka_unit_test(a_landing_that_waits_is_moved_later),
         cmocka_unit_test(landings_of_steady_links_do_not_move),
         cmocka_unit_test(a_straggler_moves_no_landing),
+        cmocka_unit_test(ranks_exchange_arrivals_in_the_same_step),
         cmocka_unit_test(deterministic_plans_and_fixed_landings_never_move),
         cmocka_unit_test(early_averages_move_landings_earlier_after_several_periods),
         cmocka_unit_test(a_delay_of_half_a_second_ends_the_run_normally),
