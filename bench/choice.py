@@ -11,8 +11,8 @@ that of bench/loss_cost.py, a GPT of 0.21 million parameters. Measured in each c
 * the step time of each candidate over the emulated link, as a mean over whole periods
 * the steps that each candidate needs until it has the loss that ssgd has after its steps: runs of 1, 1.1, 1.25, 1.5, 1.75, 2, 2.5 and 3
   times as many steps, each with its own learning-rate schedule, at the learning rate of its strategy (docs/results/accuracy.md), and a
-  straight line between the two runs around the loss. These runs use no emulated link, because the link does not change the loss. They
-  end where a candidate would need 1.5 times as long as the best one so far
+  straight line between the two runs around the loss. The search begins at the predicted steps, and ends where a candidate would need 1.5 times
+  as long as the best one so far. These runs use no emulated link, because the link does not change the loss
 
 The time to the loss is the product of the two. auto is right if the choice needs at most 5 % more time than the best candidate, and it must
 never be slower than wfbp. Every measurement is a line in FOLDER/choice.jsonl (build/choice), so that an interrupted command resumes. The
@@ -163,20 +163,23 @@ def loss(results, case, c, steps):
     return statistics.mean(results.of("loss " + loss_cost.name_of(r), lambda r=r: loss_cost.train(r, results.folder)) for r in runs)
 
 
-def steps_to(results, case, c, goal, most):
-    """The steps until the loss is at most goal. None if they are more than `most`, or than all that are tried."""
+def steps_to(results, case, c, goal, most, expected):
+    """The steps until the loss is at most goal. The search begins near `expected` steps. None if they are more than `most`, or than all that
+    are tried."""
     if c.strategy == "wfbp":
         return case["steps"]
-    before = None
-    for factor in FACTORS:
-        steps = math.ceil(case["steps"] * factor)
-        own = loss(results, case, c, steps)
-        if own <= goal:
-            return steps if not before else before[0] + (steps - before[0]) * (before[1] - goal) / (before[1] - own)
-        if steps > most:
+    tried = [math.ceil(case["steps"] * factor) for factor in FACTORS]
+    k = min(range(len(tried)), key=lambda i: abs(tried[i] - expected))
+    while loss(results, case, c, tried[k]) > goal:
+        k += 1
+        if k == len(tried) or tried[k - 1] > most:
             return None
-        before = (steps, own)
-    return None
+    while k > 0 and loss(results, case, c, tried[k - 1]) <= goal:
+        k -= 1
+    if k == 0:
+        return tried[0]
+    before, own = loss(results, case, c, tried[k - 1]), loss(results, case, c, tried[k])
+    return tried[k - 1] + (tried[k] - tried[k - 1]) * (before - goal) / (before - own)
 
 
 def key_of(case):
@@ -184,27 +187,27 @@ def key_of(case):
 
 
 def timed(results, case, most):
-    """The choice, and [(candidate, seconds of a step)]."""
+    """The choice, and [(candidate, seconds of a step, predicted steps to the loss)]."""
     key = key_of(case)
     chosen = results.of("auto: " + key, lambda: choice(results, case))
     ranking = results.of("ranking: " + key, lambda: ranked(results, case))
     own = candidate_of(chosen["chosen"])
-    expected = {candidate_of(words): ms for words, _, ms in ranking}
+    expected = {candidate_of(words): (ms, 1e3 * seconds / ms) for words, seconds, ms in ranking if seconds is not None}
     tried = [WFBP, own]
     for words, _, _ in sorted((r for r in ranking if r[1] is not None), key=lambda r: r[1]):
         c = candidate_of(words)
         if c not in tried and len(tried) < most:
             tried.append(c)
-    return chosen, [(c, results.of("step: %s; %s" % (key, " ".join(options_of(c))), lambda c=c: step_s(results, case, c, expected[c])))
-                    for c in dict.fromkeys(tried)]
+    return chosen, [(c, results.of("step: %s; %s" % (key, " ".join(options_of(c))), lambda c=c: step_s(results, case, c, expected[c][0])),
+                     expected[c][1]) for c in dict.fromkeys(tried)]
 
 
 def compare(results, case, most):
     chosen, steps_of = timed(results, case, most)
     goal = loss(results, case, WFBP, case["steps"])
     best, rows = math.inf, []
-    for c, each in steps_of:
-        steps = steps_to(results, case, c, goal, FAR * best / each)
+    for c, each, expected in steps_of:
+        steps = steps_to(results, case, c, goal, FAR * best / each, expected)
         seconds = each * steps if steps else math.inf
         rows.append((c, each, steps, seconds))
         best = min(best, seconds)

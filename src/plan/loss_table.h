@@ -56,7 +56,9 @@ static const ddp_loss_point ddp__loss_points[] = {
     {"enp", 0, 10, 4, DDP_AS_FLOAT, 400, 2.2007},
     {"enp", 0, 20, 4, DDP_AS_FLOAT, 400, 2.2898},
     {"enp", 0, 50, 4, DDP_AS_FLOAT, 400, 2.3665},
-    {"localsgd", 0, 2, 4, DDP_AS_FLOAT, 400, 2.1227},
+    /* gpt, rate 0.016, 2 seeds */
+    {"localsgd", 0, 2, 4, DDP_AS_FLOAT, 400, 2.1110},
+    /* gpt, rate 0.008, 2 seeds */
     {"localsgd", 0, 5, 2, DDP_AS_FLOAT, 400, 2.2908},
     {"localsgd", 0, 5, 4, DDP_AS_BFLOAT, 400, 2.1604},
     {"localsgd", 0, 5, 4, DDP_AS_FLOAT, 400, 2.1567},
@@ -67,12 +69,14 @@ static const ddp_loss_point ddp__loss_points[] = {
     {"localsgd", 0, 20, 4, DDP_AS_FLOAT, 400, 2.3072},
     {"localsgd", 0, 50, 4, DDP_AS_FLOAT, 400, 2.3700},
     {"osp", 0, 0, 4, DDP_AS_FLOAT, 400, 2.0663},
+    /* gpt, rate 0.032, 2 seeds */
+    {"sparseloco", 0, 2, 4, DDP_AS_FLOAT, 400, 2.1484},
     /* gpt, rate 0.016, 2 seeds */
-    {"sparseloco", 0, 2, 4, DDP_AS_FLOAT, 400, 2.1847},
     {"sparseloco", 0, 5, 4, DDP_AS_FLOAT, 400, 2.2848},
-    {"sparseloco", 0, 10, 4, DDP_AS_FLOAT, 400, 2.3954},
-    {"sparseloco", 0, 20, 4, DDP_AS_FLOAT, 400, 2.4691},
     /* gpt, rate 0.008, 2 seeds */
+    {"sparseloco", 0, 10, 4, DDP_AS_FLOAT, 400, 2.3905},
+    {"sparseloco", 0, 20, 4, DDP_AS_FLOAT, 400, 2.4577},
+    {"sparseloco", 0, 50, 4, DDP_AS_FLOAT, 400, 2.5422},
     {"ssgd", 0, 0, 2, DDP_AS_FLOAT, 400, 2.2441},
     {"ssgd", 0, 0, 4, DDP_AS_FLOAT, 400, 2.0487},
     {"ssgd", 0, 0, 4, DDP_AS_FLOAT, 2000, 1.6149},
