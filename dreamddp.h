@@ -50798,9 +50798,9 @@ static const ddp__knob ddp__knobs[] = {
 /* Variables without a field. */
 static const char *const ddp__others[][2] = {
     {"DREAMDDP_CUDA_HOPPER",
-     "auto: a GPU uses the specialised kernels that pass a self-check at start; 1: all of them, "
-     "without the self-check; 0: no kernel that only Hopper GPUs have, and no self-check "
-     "(default: auto)"},
+     "auto: a GPU uses the specialised kernels that pass a self-check at start; 0: the same, but no "
+     "kernels for Hopper GPUs only; 1: all kernels, without the self-check; portable: no specialised "
+     "kernel and no self-check (default: auto)"},
     {"DREAMDDP_CUDA_WAITS",
      "1: a GPU's stream waits for messages; 0: the host does; auto: the stream if a test at "
      "start succeeds (default: auto)"},
@@ -51057,10 +51057,11 @@ ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_err
     if (resume && strcmp(resume, "0") && strcmp(resume, "1"))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_RESUME=%.60s is invalid: choose 1 or 0 (default: 1)",
                          resume);
-    if (hopper && strcmp(hopper, "0") && strcmp(hopper, "1") && strcmp(hopper, "auto"))
-        return ddp__fail(err, DDP_ARG,
-                         "DREAMDDP_CUDA_HOPPER=%.60s is invalid: choose auto, 1 or 0 (default: auto)",
-                         hopper);
+    if (hopper && strcmp(hopper, "0") && strcmp(hopper, "1") && strcmp(hopper, "auto") &&
+        strcmp(hopper, "portable"))
+        return ddp__fail(
+            err, DDP_ARG,
+            "DREAMDDP_CUDA_HOPPER=%.60s is invalid: choose auto, 0, 1 or portable (default: auto)", hopper);
     if (waits && strcmp(waits, "0") && strcmp(waits, "1") && strcmp(waits, "auto"))
         return ddp__fail(err, DDP_ARG,
                          "DREAMDDP_CUDA_WAITS=%.60s is invalid: choose auto, 1 or 0 (default: auto)", waits);

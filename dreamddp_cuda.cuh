@@ -3982,15 +3982,15 @@ static int ddp__check_run(ddp__check *c, ddp__finding *f, const ddp_op *op, ddp_
 
 /* ---- attention ---- */
 
-/* Runs one problem with wgmma, unless NULL, with mma, and without tensor cores. */
-static void ddp__check_heads(ddp__check *c, long tokens, long heads, long d, ddp__finding *mma,
-                             ddp__finding *wgmma)
+/* Runs one problem on tensor cores, with wgmma if hopper is 1 and with mma if it is 0, and without them. Each
+ * form has its own call, so that a failure that ends all work on the device has one possible cause. */
+static void ddp__check_heads(ddp__check *c, ddp__finding *f, int hopper, long tokens, long heads, long d)
 {
-    const decltype(c->dev->map) map = c->dev->map;
     ddp_op_spec spec = DDP__ZEROS;
     ddp_op_call call = DDP__ZEROS, right;
     const ddp_op *op;
     const long kv = heads > 1 ? heads / 2 : 1, q = heads * d, row = q + 2 * kv * d;
+    const int half = c->dev->half;
 
     ddp__check_new(c);
     spec.inputs = 1;
@@ -4000,24 +4000,16 @@ static void ddp__check_heads(ddp__check *c, long tokens, long heads, long d, ddp
     op = ddp__check_call(c, "attention", &spec, &call);
     right = call;
     c->probe->map = NULL;
-    if (!op || !ddp__check_run(c, mma, op, &right, DDP__PLAIN_ATTENTION)) {
-        if (wgmma && !c->late && !wgmma->error.code) wgmma->error = mma->error;
-        return;
-    }
-    for (ddp__finding *f : {mma, wgmma}) {
-        if (!f) continue;
-        c->probe->map = f == wgmma ? map : NULL;
-        if (!ddp__check_run(c, f, op, &call, 0)) continue;
-        ddp__check_compare(c, f, "the output", call.out, right.out, tokens * q, c->dev->half, q, 0, q);
-        ddp__check_compare(c, f, "the maxima", call.saved, right.saved, 2 * heads * tokens, 0, 2, 0, 1);
-        ddp__check_compare(c, f, "the sums", call.saved, right.saved, 2 * heads * tokens, 0, 2, 1, 2);
-        ddp__check_compare(c, f, "dq", call.grad_in[0], right.grad_in[0], tokens * row, c->dev->half, row, 0,
-                           q);
-        ddp__check_compare(c, f, "dk", call.grad_in[0], right.grad_in[0], tokens * row, c->dev->half, row, q,
-                           q + kv * d);
-        ddp__check_compare(c, f, "dv", call.grad_in[0], right.grad_in[0], tokens * row, c->dev->half, row,
-                           q + kv * d, row);
-    }
+    if (!op || !ddp__check_run(c, f, op, &right, DDP__PLAIN_ATTENTION)) return;
+    c->probe->map = hopper ? c->dev->map : NULL;
+    if (!ddp__check_run(c, f, op, &call, 0)) return;
+    ddp__check_compare(c, f, "the output", call.out, right.out, tokens * q, half, q, 0, q);
+    ddp__check_compare(c, f, "the maxima", call.saved, right.saved, 2 * heads * tokens, 0, 2, 0, 1);
+    ddp__check_compare(c, f, "the sums", call.saved, right.saved, 2 * heads * tokens, 0, 2, 1, 2);
+    ddp__check_compare(c, f, "dq", call.grad_in[0], right.grad_in[0], tokens * row, half, row, 0, q);
+    ddp__check_compare(c, f, "dk", call.grad_in[0], right.grad_in[0], tokens * row, half, row, q, q + kv * d);
+    ddp__check_compare(c, f, "dv", call.grad_in[0], right.grad_in[0], tokens * row, half, row, q + kv * d,
+                       row);
 }
 
 /* ==== cuda/conv_product.cuh ==== [cuda] */
@@ -7191,6 +7183,13 @@ static void ddp__cuda_clip_scale(ddp__cuda_self *c, float *x, size_t n, float li
 
 enum { DDP__CHECK_KEPT = 20000 }; /* elements from which Top-K selects, three tiles */
 
+/* The value of DREAMDDP_CUDA_HOPPER that omits a form which ends all work on the device. */
+#define DDP__CHECK_WGMMA "attention with wgmma"
+static const char *ddp__check_remedy(const char *name)
+{
+    return strcmp(name, DDP__CHECK_WGMMA) == 0 ? "0" : "portable";
+}
+
 /* Closes the check of one form. Returns 1 if the device may use it. name: the kernels, instead: the form that
  * is used if they failed. */
 static int ddp__check_passes(ddp__check *c, ddp__finding *f, const char *name, const char *instead)
@@ -7221,8 +7220,8 @@ static int ddp__check_passes(ddp__check *c, ddp__finding *f, const char *name, c
     if (e != cudaSuccess)
         ddp__cuda_fail(dev, DDP_FAILED,
                        "GPU %d: the self-check of %s failed, and the device cannot be used any more: %s; set "
-                       "DREAMDDP_CUDA_HOPPER=0 and start the program again",
-                       dev->device, name, cudaGetErrorString(e));
+                       "DREAMDDP_CUDA_HOPPER=%s and start the program again",
+                       dev->device, name, cudaGetErrorString(e), ddp__check_remedy(name));
     return 0;
 }
 
@@ -7249,15 +7248,16 @@ static void ddp__check_attention(ddp__check *c)
 {
     ddp__cuda *dev = c->dev;
     ddp__finding mma = DDP__ZEROS, wgmma = DDP__ZEROS;
-    ddp__finding *hopper = dev->map ? &wgmma : NULL;
 
     if (!dev->half && !dev->tf32) return;
-    ddp__check_heads(c, 192, 2, 64, &mma, hopper); /* three tiles of keys */
-    ddp__check_heads(c, 192, 2, 56, &mma, hopper);
-    if (hopper && !ddp__check_passes(c, hopper, "attention with wgmma", "attention does not use it"))
-        dev->map = NULL;
+    ddp__check_heads(c, &mma, 0, 192, 2, 64); /* three tiles of keys */
+    ddp__check_heads(c, &mma, 0, 192, 2, 56);
     if (!ddp__check_passes(c, &mma, "attention with mma", "attention runs without tensor cores"))
         dev->forms |= DDP__PLAIN_ATTENTION;
+    if (!dev->map || c->late || ddp__atomic_load(&dev->failed)) return;
+    ddp__check_heads(c, &wgmma, 1, 192, 2, 64);
+    ddp__check_heads(c, &wgmma, 1, 192, 2, 56);
+    if (!ddp__check_passes(c, &wgmma, DDP__CHECK_WGMMA, "attention does not use it")) dev->map = NULL;
 }
 
 /* ---- convolution ---- */
@@ -7523,14 +7523,17 @@ static ddp_status ddp__cuda_self_check(ddp__cuda *dev, double wait_s, ddp_error 
     return ddp__cuda_status(dev, err);
 }
 
-/* Chooses the forms of the kernels, as DREAMDDP_CUDA_HOPPER says. */
+/* Chooses the forms of the kernels. DREAMDDP_CUDA_HOPPER: auto checks all, 0 checks all but wgmma, which is
+ * not used, 1 uses all without a check, portable uses none of them, also without a check. */
 static ddp_status ddp__cuda_prepare(ddp__cuda *dev, int no_env, ddp_error *err)
 {
     const char *how = no_env ? NULL : getenv("DREAMDDP_CUDA_HOPPER"); /* config/settings.c checks it */
 
     if (!how || !*how) how = DDP__CUDA_HOPPER;
-    if (strcmp(how, "auto") == 0) return ddp__cuda_self_check(dev, DDP__CHECK_WAIT_S, err);
-    if (strcmp(how, "0") == 0) dev->map = NULL;
+    if (strcmp(how, "1") == 0) return ddp__cuda_status(dev, err);
+    if (strcmp(how, "auto") != 0) dev->map = NULL;
+    if (strcmp(how, "portable") != 0) return ddp__cuda_self_check(dev, DDP__CHECK_WAIT_S, err);
+    dev->forms |= DDP__PLAIN;
     return ddp__cuda_status(dev, err);
 }
 

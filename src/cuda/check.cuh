@@ -233,15 +233,15 @@ static int ddp__check_run(ddp__check *c, ddp__finding *f, const ddp_op *op, ddp_
 
 /* ---- attention ---- */
 
-/* Runs one problem with wgmma, unless NULL, with mma, and without tensor cores. */
-static void ddp__check_heads(ddp__check *c, long tokens, long heads, long d, ddp__finding *mma,
-                             ddp__finding *wgmma)
+/* Runs one problem on tensor cores, with wgmma if hopper is 1 and with mma if it is 0, and without them. Each
+ * form has its own call, so that a failure that ends all work on the device has one possible cause. */
+static void ddp__check_heads(ddp__check *c, ddp__finding *f, int hopper, long tokens, long heads, long d)
 {
-    const decltype(c->dev->map) map = c->dev->map;
     ddp_op_spec spec = DDP__ZEROS;
     ddp_op_call call = DDP__ZEROS, right;
     const ddp_op *op;
     const long kv = heads > 1 ? heads / 2 : 1, q = heads * d, row = q + 2 * kv * d;
+    const int half = c->dev->half;
 
     ddp__check_new(c);
     spec.inputs = 1;
@@ -251,22 +251,14 @@ static void ddp__check_heads(ddp__check *c, long tokens, long heads, long d, ddp
     op = ddp__check_call(c, "attention", &spec, &call);
     right = call;
     c->probe->map = NULL;
-    if (!op || !ddp__check_run(c, mma, op, &right, DDP__PLAIN_ATTENTION)) {
-        if (wgmma && !c->late && !wgmma->error.code) wgmma->error = mma->error;
-        return;
-    }
-    for (ddp__finding *f : {mma, wgmma}) {
-        if (!f) continue;
-        c->probe->map = f == wgmma ? map : NULL;
-        if (!ddp__check_run(c, f, op, &call, 0)) continue;
-        ddp__check_compare(c, f, "the output", call.out, right.out, tokens * q, c->dev->half, q, 0, q);
-        ddp__check_compare(c, f, "the maxima", call.saved, right.saved, 2 * heads * tokens, 0, 2, 0, 1);
-        ddp__check_compare(c, f, "the sums", call.saved, right.saved, 2 * heads * tokens, 0, 2, 1, 2);
-        ddp__check_compare(c, f, "dq", call.grad_in[0], right.grad_in[0], tokens * row, c->dev->half, row, 0,
-                           q);
-        ddp__check_compare(c, f, "dk", call.grad_in[0], right.grad_in[0], tokens * row, c->dev->half, row, q,
-                           q + kv * d);
-        ddp__check_compare(c, f, "dv", call.grad_in[0], right.grad_in[0], tokens * row, c->dev->half, row,
-                           q + kv * d, row);
-    }
+    if (!op || !ddp__check_run(c, f, op, &right, DDP__PLAIN_ATTENTION)) return;
+    c->probe->map = hopper ? c->dev->map : NULL;
+    if (!ddp__check_run(c, f, op, &call, 0)) return;
+    ddp__check_compare(c, f, "the output", call.out, right.out, tokens * q, half, q, 0, q);
+    ddp__check_compare(c, f, "the maxima", call.saved, right.saved, 2 * heads * tokens, 0, 2, 0, 1);
+    ddp__check_compare(c, f, "the sums", call.saved, right.saved, 2 * heads * tokens, 0, 2, 1, 2);
+    ddp__check_compare(c, f, "dq", call.grad_in[0], right.grad_in[0], tokens * row, half, row, 0, q);
+    ddp__check_compare(c, f, "dk", call.grad_in[0], right.grad_in[0], tokens * row, half, row, q, q + kv * d);
+    ddp__check_compare(c, f, "dv", call.grad_in[0], right.grad_in[0], tokens * row, half, row, q + kv * d,
+                       row);
 }

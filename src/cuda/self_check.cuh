@@ -17,6 +17,13 @@
 
 enum { DDP__CHECK_KEPT = 20000 }; /* elements from which Top-K selects, three tiles */
 
+/* The value of DREAMDDP_CUDA_HOPPER that omits a form which ends all work on the device. */
+#define DDP__CHECK_WGMMA "attention with wgmma"
+static const char *ddp__check_remedy(const char *name)
+{
+    return strcmp(name, DDP__CHECK_WGMMA) == 0 ? "0" : "portable";
+}
+
 /* Closes the check of one form. Returns 1 if the device may use it. name: the kernels, instead: the form that
  * is used if they failed. */
 static int ddp__check_passes(ddp__check *c, ddp__finding *f, const char *name, const char *instead)
@@ -47,8 +54,8 @@ static int ddp__check_passes(ddp__check *c, ddp__finding *f, const char *name, c
     if (e != cudaSuccess)
         ddp__cuda_fail(dev, DDP_FAILED,
                        "GPU %d: the self-check of %s failed, and the device cannot be used any more: %s; set "
-                       "DREAMDDP_CUDA_HOPPER=0 and start the program again",
-                       dev->device, name, cudaGetErrorString(e));
+                       "DREAMDDP_CUDA_HOPPER=%s and start the program again",
+                       dev->device, name, cudaGetErrorString(e), ddp__check_remedy(name));
     return 0;
 }
 
@@ -75,15 +82,16 @@ static void ddp__check_attention(ddp__check *c)
 {
     ddp__cuda *dev = c->dev;
     ddp__finding mma = DDP__ZEROS, wgmma = DDP__ZEROS;
-    ddp__finding *hopper = dev->map ? &wgmma : NULL;
 
     if (!dev->half && !dev->tf32) return;
-    ddp__check_heads(c, 192, 2, 64, &mma, hopper); /* three tiles of keys */
-    ddp__check_heads(c, 192, 2, 56, &mma, hopper);
-    if (hopper && !ddp__check_passes(c, hopper, "attention with wgmma", "attention does not use it"))
-        dev->map = NULL;
+    ddp__check_heads(c, &mma, 0, 192, 2, 64); /* three tiles of keys */
+    ddp__check_heads(c, &mma, 0, 192, 2, 56);
     if (!ddp__check_passes(c, &mma, "attention with mma", "attention runs without tensor cores"))
         dev->forms |= DDP__PLAIN_ATTENTION;
+    if (!dev->map || c->late || ddp__atomic_load(&dev->failed)) return;
+    ddp__check_heads(c, &wgmma, 1, 192, 2, 64);
+    ddp__check_heads(c, &wgmma, 1, 192, 2, 56);
+    if (!ddp__check_passes(c, &wgmma, DDP__CHECK_WGMMA, "attention does not use it")) dev->map = NULL;
 }
 
 /* ---- convolution ---- */
@@ -349,14 +357,17 @@ static ddp_status ddp__cuda_self_check(ddp__cuda *dev, double wait_s, ddp_error 
     return ddp__cuda_status(dev, err);
 }
 
-/* Chooses the forms of the kernels, as DREAMDDP_CUDA_HOPPER says. */
+/* Chooses the forms of the kernels. DREAMDDP_CUDA_HOPPER: auto checks all, 0 checks all but wgmma, which is
+ * not used, 1 uses all without a check, portable uses none of them, also without a check. */
 static ddp_status ddp__cuda_prepare(ddp__cuda *dev, int no_env, ddp_error *err)
 {
     const char *how = no_env ? NULL : getenv("DREAMDDP_CUDA_HOPPER"); /* config/settings.c checks it */
 
     if (!how || !*how) how = DDP__CUDA_HOPPER;
-    if (strcmp(how, "auto") == 0) return ddp__cuda_self_check(dev, DDP__CHECK_WAIT_S, err);
-    if (strcmp(how, "0") == 0) dev->map = NULL;
+    if (strcmp(how, "1") == 0) return ddp__cuda_status(dev, err);
+    if (strcmp(how, "auto") != 0) dev->map = NULL;
+    if (strcmp(how, "portable") != 0) return ddp__cuda_self_check(dev, DDP__CHECK_WAIT_S, err);
+    dev->forms |= DDP__PLAIN;
     return ddp__cuda_status(dev, err);
 }
 

@@ -176,20 +176,18 @@ static void products(void)
 
 static void attention_at(ddp__check *c, long tokens, long heads, long d)
 {
-    ddp__finding mma = DDP__ZEROS, wgmma = DDP__ZEROS;
-    ddp__finding *of[2] = {&mma, c->dev->map ? &wgmma : NULL};
-
-    ddp__check_heads(c, tokens, heads, d, of[0], of[1]);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && !c->late; i++) {
+        ddp__finding f = DDP__ZEROS;
         char what[80];
-        if (!of[i]) continue;
+        if (i && (!c->dev->map || d > 64)) continue;
+        ddp__check_heads(c, &f, i, tokens, heads, d);
         snprintf(what, sizeof what, "attention %s, %ld tokens, %ld heads of %ld", i ? "wgmma" : "mma", tokens,
                  heads, d);
-        if (of[i]->error.code)
-            row(what, 0, ", \"error\": \"%s\"", plain(of[i]->error.msg));
+        if (f.error.code)
+            row(what, 0, ", \"error\": \"%s\"", plain(f.error.msg));
         else
-            row(what, of[i]->what && of[i]->worst <= DDP__CHECK_LIMIT, ", \"worst\": %.3g, \"array\": \"%s\"",
-                of[i]->worst == of[i]->worst ? of[i]->worst : 1e9, of[i]->what ? of[i]->what : "none");
+            row(what, f.what && f.worst <= DDP__CHECK_LIMIT, ", \"worst\": %.3g, \"array\": \"%s\"",
+                f.worst == f.worst ? f.worst : 1e9, f.what ? f.what : "none");
     }
 }
 

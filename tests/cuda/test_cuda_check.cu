@@ -259,19 +259,30 @@ static void failed_launch_selects_the_portable_kernel(void **state)
     shut(&o, "convolution with tensor cores failed: ", "invalid configuration argument");
 }
 
-/* Such a failure ends all work of the process on the device. */
+/* Such a failure ends all work of the process on the device. The forward kernel with wgmma has 256 threads,
+ * the one with mma 128. */
 static void broken_device_returns_an_error_with_a_remedy(void **state)
 {
+    static const struct {
+        unsigned threads;
+        const char *form, *remedy;
+    } of[] = {{128, "attention with mma failed: ", "set DREAMDDP_CUDA_HOPPER=portable and start"},
+              {256, "attention with wgmma failed: ", "set DREAMDDP_CUDA_HOPPER=0 and start"}};
     opened o;
 
     (void)state;
-    inject("k_flash<", fate::BROKEN);
-    checked(&o, DDP_CUDA_TF32, 60);
-    assert_int_equal(o.status, DDP_FAILED);
-    assert_non_null(strstr(o.err.msg, "set DREAMDDP_CUDA_HOPPER=0"));
-    says(&o.heard, "attention with mma failed: ");
-    o.b.close(o.self);
-    cuda_on_cpu::mend();
+    for (int i = 0; i < 2; i++) {
+        cuda_on_cpu::injected().launch = [&](const char *kernel, unsigned threads) {
+            return strstr(kernel, "k_flash<") && threads == of[i].threads ? fate::BROKEN : fate::RUNS;
+        };
+        checked(&o, DDP_CUDA_BF16, 60);
+        assert_int_equal(o.status, DDP_FAILED);
+        if (!strstr(o.err.msg, of[i].remedy)) fail_msg("%s", o.err.msg);
+        says(&o.heard, of[i].form);
+        assert_int_equal(warnings(&o.heard), 1);
+        o.b.close(o.self);
+        cuda_on_cpu::mend();
+    }
 }
 
 static void kernel_that_does_not_end_selects_portable_kernels(void **state)
@@ -344,24 +355,34 @@ static void variable_overrides_the_self_check(void **state)
     static const struct {
         const char *value;
         int no_env, wgmma;
-    } of[] = {{"1", 0, 1}, {"0", 0, 0}, {"auto", 0, 0}, {"auto", 1, 1}};
+        unsigned forms;
+        const char *checks;
+    } of[] = {{"1", 0, 1, 0, NULL},
+              {"0", 0, 0, DDP__PLAIN_CONV, "self-check: convolution with tensor cores: "},
+              {"portable", 0, 0, DDP__PLAIN, NULL},
+              {"auto", 0, 0, DDP__PLAIN_CONV, "self-check: attention with wgmma: "},
+              {"auto", 1, 1, 0, NULL}};
     lines h;
     ddp_error err;
     ddp_ctx *d;
 
     (void)state;
-    cuda_on_cpu::injected().wrong = cuda_on_cpu::WRONG_WGMMA;
-    for (int i = 0; i < 4; i++) {
-        const int checks = strcmp(of[i].value, "auto") == 0 && !of[i].no_env;
+    cuda_on_cpu::injected().wrong = cuda_on_cpu::WRONG_WGMMA | cuda_on_cpu::WRONG_WMMA;
+    for (int i = 0; i < 5; i++) {
         d = with_variable(of[i].value, of[i].no_env, &h, &err);
         if (!d) fail_msg("%s", err.msg);
         assert_int_equal(cuda_device_of(ddp__device_of(d))->map != NULL, of[i].wgmma);
-        assert_int_equal(strstr(h.text, "self-check: attention with wgmma: ") != NULL, checks);
+        assert_int_equal(cuda_device_of(ddp__device_of(d))->forms, of[i].forms);
+        if (of[i].checks)
+            says(&h, of[i].checks);
+        else
+            assert_null(strstr(h.text, "self-check"));
         ddp_close(d);
     }
     assert_null(with_variable("2", 0, &h, &err));
     assert_int_equal(err.code, DDP_ARG);
-    assert_string_equal(err.msg, "DREAMDDP_CUDA_HOPPER=2 is invalid: choose auto, 1 or 0 (default: auto)");
+    assert_string_equal(err.msg,
+                        "DREAMDDP_CUDA_HOPPER=2 is invalid: choose auto, 0, 1 or portable (default: auto)");
     assert_int_equal(cuda_on_cpu::alive(), 0);
 }
 #endif

@@ -716,7 +716,7 @@ static void environment_switches_must_be_1_or_0(void **state)
     unsetenv("DREAMDDP_RESUME");
     setenv("DREAMDDP_CUDA_HOPPER", "2", 1);
     assert_int_equal(resolve(&given, &c, &err), DDP_ARG);
-    expect(&err, DDP_ARG, "DREAMDDP_CUDA_HOPPER=2 is invalid: choose auto, 1 or 0 (default: auto)");
+    expect(&err, DDP_ARG, "DREAMDDP_CUDA_HOPPER=2 is invalid: choose auto, 0, 1 or portable (default: auto)");
     unsetenv("DREAMDDP_CUDA_HOPPER");
     for (i = 0; i < 2; i++) {
         setenv(name[i], "no", 1);
