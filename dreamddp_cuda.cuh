@@ -239,6 +239,7 @@ typedef struct ddp__cuda {
     int capturing; /* atomic. 1: the context's thread records a graph */
     pthread_t captures;
     int capture_failed;
+    int stuck; /* 1: a kernel of the self-check did not end. Calls that may wait for it are no longer made. */
     int (*lost)(void *of); /* 1 if a peer is lost and all flags are raised. NULL means that no peer can be. */
     void *lost_of;
     const ddp_logger *log; /* NULL until the context passes it. `said` then keeps the lines. */
@@ -408,18 +409,21 @@ static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s)
     return dev->half && s->dims > 0;
 }
 
-/* Waits for queued work and frees everything that ddp__cuda_open created. */
+/* Waits for queued work and frees everything that ddp__cuda_open created. Behind a stuck kernel it frees only
+ * memory of the host that is not pinned: the other calls may wait for the kernel. */
 static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
 {
     if (!dev) return;
-    (void)cudaSetDevice(dev->device);
-    if (dev->stream) (void)cudaStreamSynchronize(dev->stream);
-    (void)cudaFree(dev->scratch);
-    (void)cudaFree(dev->workspace);
-    if (dev->late) (void)cudaFreeHost(dev->late);
-    if (dev->products_free) dev->products_free(dev);
-    if (dev->blas_lt) (void)cublasLtDestroy(dev->blas_lt);
-    if (dev->own_stream) (void)cudaStreamDestroy(dev->stream);
+    if (!dev->stuck) {
+        (void)cudaSetDevice(dev->device);
+        if (dev->stream) (void)cudaStreamSynchronize(dev->stream);
+        (void)cudaFree(dev->scratch);
+        (void)cudaFree(dev->workspace);
+        if (dev->late) (void)cudaFreeHost(dev->late);
+        if (dev->products_free) dev->products_free(dev);
+        if (dev->blas_lt) (void)cublasLtDestroy(dev->blas_lt);
+        if (dev->own_stream) (void)cudaStreamDestroy(dev->stream);
+    }
     pthread_mutex_destroy(&dev->lock);
     DDP_FREE(dev);
 }
@@ -7172,9 +7176,9 @@ static void ddp__cuda_clip_scale(ddp__cuda_self *c, float *x, size_t n, float li
 
 /* ==== cuda/self_check.cuh ==== [cuda] */
 /* The self-check of a device, before training uses it. Each specialised kernel runs on a small problem, and
- * so does its portable form. If the results differ, a launch fails, or a kernel does not end in time, the
- * device uses the portable form, and one line of the log gives the figures. Compression is compared with the
- * CPU, byte by byte. */
+ * so does its portable form. If the results differ or a launch fails, the device uses the portable form, and
+ * one line of the log gives the figures. A kernel that does not end in time is an error. Compression is
+ * compared with the CPU, byte by byte. */
 
 /* The value of DREAMDDP_CUDA_HOPPER if it is not set. */
 #ifndef DDP__CUDA_HOPPER
@@ -7208,7 +7212,7 @@ static int ddp__check_passes(ddp__check *c, ddp__finding *f, const char *name, c
     }
     if (f->error.code)
         ddp__log(dev->log, DDP_LOG_WARN, "GPU %d: self-check: %s failed: %s; %s", dev->device, name,
-                 f->error.msg, instead);
+                 f->error.msg, c->late ? "the device cannot be used any more" : instead);
     else
         ddp__log(dev->log, DDP_LOG_WARN,
                  "GPU %d: self-check: %s: %s differs from the portable form by %.3g of its largest value "
@@ -7513,9 +7517,17 @@ static ddp_status ddp__cuda_self_check(ddp__cuda *dev, double wait_s, ddp_error 
                  "GPU %d: self-check: out of memory (%d bytes); the portable kernels are used", dev->device,
                  DDP__CHECK_BYTES);
     }
-    if (c.late || !c.memory) { /* what was not checked is not used */
+    if (!c.memory) { /* what was not checked is not used */
         dev->map = NULL;
         dev->forms |= DDP__PLAIN;
+    }
+    if (c.late) { /* every release of memory would wait for the kernel, so no training is possible */
+        dev->stuck = 1;
+        ddp__cuda_fail(
+            dev, DDP_TIMEOUT,
+            "GPU %d: a kernel of the self-check did not end within %g s, and the process cannot use "
+            "the device any more; set DREAMDDP_CUDA_HOPPER=portable and start the program again",
+            dev->device, wait_s);
     }
     ddp__log(dev->log, DDP_LOG_INFO, "GPU %d: self-check: %.1f ms; largest differences: %s", dev->device,
              1e3 * (ddp_now() - begin), c.passed[0] ? c.passed : "none");
@@ -7546,27 +7558,33 @@ static int ddp__cuda_splits(ddp__cuda *dev) { return !(dev->forms & DDP__PLAIN_B
 
 /* ---- opening ---- */
 
+/* Waits for queued work and frees what the context has on the device. */
+static void ddp__cuda_backend_free(ddp__cuda_self *c)
+{
+    (void)cudaSetDevice(c->dev->device);
+    ddp__cuda_raise_all(c);
+    (void)cudaStreamSynchronize(c->dev->stream);
+    ddp__cuda_replays_drop(c->dev);
+    ddp__cuda_events_free(c->mark, c->marks + 1);
+    ddp__cuda_events_free(c->ready, c->slots);
+    if (c->flag) (void)cudaFreeHost(c->flag);
+    if (c->out) (void)cudaStreamDestroy(c->out);
+    if (c->in) (void)cudaStreamDestroy(c->in);
+    ddp__cuda_events_free(c->ring_free, DDP__UPLOAD_PARTS);
+    if (c->ring) (void)cudaFreeHost(c->ring);
+    if (c->early) (void)cudaFreeHost(c->early);
+    if (c->early_done) (void)cudaEventDestroy(c->early_done);
+    if (c->squares) (void)cudaFree(c->squares);
+}
+
 static void ddp__cuda_backend_close(ddp__cuda_self *c)
 {
     if (!c) return;
     if (c->dev) {
-        (void)cudaSetDevice(c->dev->device);
         (void)__atomic_sub_fetch(ddp__cuda_contexts_on(c->dev), 1, __ATOMIC_ACQ_REL);
-        ddp__cuda_raise_all(c);
-        (void)cudaStreamSynchronize(c->dev->stream);
-        ddp__cuda_replays_drop(c->dev);
+        if (!c->dev->stuck) ddp__cuda_backend_free(c);
         if (c->dev->lists) DDP_FREE(c->dev->lists);
         if (c->ranged) (void)nvtxRangePop();
-        ddp__cuda_events_free(c->mark, c->marks + 1);
-        ddp__cuda_events_free(c->ready, c->slots);
-        if (c->flag) (void)cudaFreeHost(c->flag);
-        if (c->out) (void)cudaStreamDestroy(c->out);
-        if (c->in) (void)cudaStreamDestroy(c->in);
-        ddp__cuda_events_free(c->ring_free, DDP__UPLOAD_PARTS);
-        if (c->ring) (void)cudaFreeHost(c->ring);
-        if (c->early) (void)cudaFreeHost(c->early);
-        if (c->early_done) (void)cudaEventDestroy(c->early_done);
-        if (c->squares) (void)cudaFree(c->squares);
         ddp__cuda_close(c->dev);
     }
     while (c->mirror) {

@@ -7,27 +7,33 @@
 
 /* ---- opening ---- */
 
+/* Waits for queued work and frees what the context has on the device. */
+static void ddp__cuda_backend_free(ddp__cuda_self *c)
+{
+    (void)cudaSetDevice(c->dev->device);
+    ddp__cuda_raise_all(c);
+    (void)cudaStreamSynchronize(c->dev->stream);
+    ddp__cuda_replays_drop(c->dev);
+    ddp__cuda_events_free(c->mark, c->marks + 1);
+    ddp__cuda_events_free(c->ready, c->slots);
+    if (c->flag) (void)cudaFreeHost(c->flag);
+    if (c->out) (void)cudaStreamDestroy(c->out);
+    if (c->in) (void)cudaStreamDestroy(c->in);
+    ddp__cuda_events_free(c->ring_free, DDP__UPLOAD_PARTS);
+    if (c->ring) (void)cudaFreeHost(c->ring);
+    if (c->early) (void)cudaFreeHost(c->early);
+    if (c->early_done) (void)cudaEventDestroy(c->early_done);
+    if (c->squares) (void)cudaFree(c->squares);
+}
+
 static void ddp__cuda_backend_close(ddp__cuda_self *c)
 {
     if (!c) return;
     if (c->dev) {
-        (void)cudaSetDevice(c->dev->device);
         (void)__atomic_sub_fetch(ddp__cuda_contexts_on(c->dev), 1, __ATOMIC_ACQ_REL);
-        ddp__cuda_raise_all(c);
-        (void)cudaStreamSynchronize(c->dev->stream);
-        ddp__cuda_replays_drop(c->dev);
+        if (!c->dev->stuck) ddp__cuda_backend_free(c);
         if (c->dev->lists) DDP_FREE(c->dev->lists);
         if (c->ranged) (void)nvtxRangePop();
-        ddp__cuda_events_free(c->mark, c->marks + 1);
-        ddp__cuda_events_free(c->ready, c->slots);
-        if (c->flag) (void)cudaFreeHost(c->flag);
-        if (c->out) (void)cudaStreamDestroy(c->out);
-        if (c->in) (void)cudaStreamDestroy(c->in);
-        ddp__cuda_events_free(c->ring_free, DDP__UPLOAD_PARTS);
-        if (c->ring) (void)cudaFreeHost(c->ring);
-        if (c->early) (void)cudaFreeHost(c->early);
-        if (c->early_done) (void)cudaEventDestroy(c->early_done);
-        if (c->squares) (void)cudaFree(c->squares);
         ddp__cuda_close(c->dev);
     }
     while (c->mirror) {

@@ -87,6 +87,7 @@ typedef struct ddp__cuda {
     int capturing; /* atomic. 1: the context's thread records a graph */
     pthread_t captures;
     int capture_failed;
+    int stuck; /* 1: a kernel of the self-check did not end. Calls that may wait for it are no longer made. */
     int (*lost)(void *of); /* 1 if a peer is lost and all flags are raised. NULL means that no peer can be. */
     void *lost_of;
     const ddp_logger *log; /* NULL until the context passes it. `said` then keeps the lines. */
@@ -256,18 +257,21 @@ static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s)
     return dev->half && s->dims > 0;
 }
 
-/* Waits for queued work and frees everything that ddp__cuda_open created. */
+/* Waits for queued work and frees everything that ddp__cuda_open created. Behind a stuck kernel it frees only
+ * memory of the host that is not pinned: the other calls may wait for the kernel. */
 static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
 {
     if (!dev) return;
-    (void)cudaSetDevice(dev->device);
-    if (dev->stream) (void)cudaStreamSynchronize(dev->stream);
-    (void)cudaFree(dev->scratch);
-    (void)cudaFree(dev->workspace);
-    if (dev->late) (void)cudaFreeHost(dev->late);
-    if (dev->products_free) dev->products_free(dev);
-    if (dev->blas_lt) (void)cublasLtDestroy(dev->blas_lt);
-    if (dev->own_stream) (void)cudaStreamDestroy(dev->stream);
+    if (!dev->stuck) {
+        (void)cudaSetDevice(dev->device);
+        if (dev->stream) (void)cudaStreamSynchronize(dev->stream);
+        (void)cudaFree(dev->scratch);
+        (void)cudaFree(dev->workspace);
+        if (dev->late) (void)cudaFreeHost(dev->late);
+        if (dev->products_free) dev->products_free(dev);
+        if (dev->blas_lt) (void)cublasLtDestroy(dev->blas_lt);
+        if (dev->own_stream) (void)cudaStreamDestroy(dev->stream);
+    }
     pthread_mutex_destroy(&dev->lock);
     DDP_FREE(dev);
 }

@@ -1,7 +1,7 @@
 /* The self-check of a device, before training uses it. Each specialised kernel runs on a small problem, and
- * so does its portable form. If the results differ, a launch fails, or a kernel does not end in time, the
- * device uses the portable form, and one line of the log gives the figures. Compression is compared with the
- * CPU, byte by byte. */
+ * so does its portable form. If the results differ or a launch fails, the device uses the portable form, and
+ * one line of the log gives the figures. A kernel that does not end in time is an error. Compression is
+ * compared with the CPU, byte by byte. */
 #pragma once
 
 #include "cuda/check.cuh"
@@ -42,7 +42,7 @@ static int ddp__check_passes(ddp__check *c, ddp__finding *f, const char *name, c
     }
     if (f->error.code)
         ddp__log(dev->log, DDP_LOG_WARN, "GPU %d: self-check: %s failed: %s; %s", dev->device, name,
-                 f->error.msg, instead);
+                 f->error.msg, c->late ? "the device cannot be used any more" : instead);
     else
         ddp__log(dev->log, DDP_LOG_WARN,
                  "GPU %d: self-check: %s: %s differs from the portable form by %.3g of its largest value "
@@ -347,9 +347,17 @@ static ddp_status ddp__cuda_self_check(ddp__cuda *dev, double wait_s, ddp_error 
                  "GPU %d: self-check: out of memory (%d bytes); the portable kernels are used", dev->device,
                  DDP__CHECK_BYTES);
     }
-    if (c.late || !c.memory) { /* what was not checked is not used */
+    if (!c.memory) { /* what was not checked is not used */
         dev->map = NULL;
         dev->forms |= DDP__PLAIN;
+    }
+    if (c.late) { /* every release of memory would wait for the kernel, so no training is possible */
+        dev->stuck = 1;
+        ddp__cuda_fail(
+            dev, DDP_TIMEOUT,
+            "GPU %d: a kernel of the self-check did not end within %g s, and the process cannot use "
+            "the device any more; set DREAMDDP_CUDA_HOPPER=portable and start the program again",
+            dev->device, wait_s);
     }
     ddp__log(dev->log, DDP_LOG_INFO, "GPU %d: self-check: %.1f ms; largest differences: %s", dev->device,
              1e3 * (ddp_now() - begin), c.passed[0] ? c.passed : "none");
