@@ -5868,7 +5868,8 @@ struct ddp_backend {
      *   raise      (stager) releases work that hold made wait
      *   raise_all  (any thread) releases all waiting work
      * fetch and give wait only for their own copies. */
-    int (*slots)(void *self, int slots); /* called once, before the others. Returns 0 if memory is short */
+    /* called once, after prepare and before the others. Returns 0 if memory is short */
+    int (*slots)(void *self, int slots);
     void (*record)(void *self, int slot);
     ddp_status (*fetch)(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err);
     ddp_status (*give)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);

@@ -239,6 +239,7 @@ typedef struct ddp__cuda {
     int capturing; /* atomic. 1: the context's thread records a graph */
     pthread_t captures;
     int capture_failed;
+    int no_env; /* 1: environment variables of the library are ignored */
     int stuck; /* 1: a kernel of the self-check did not end. Calls that may wait for it are no longer made. */
     int (*lost)(void *of); /* 1 if a peer is lost and all flags are raised. NULL means that no peer can be. */
     void *lost_of;
@@ -6754,11 +6755,11 @@ static void ddp__cuda_waits_not(ddp__cuda_self *c, const char *why)
 }
 
 /* DREAMDDP_CUDA_WAITS: auto tests whether a stream can wait, 1 assumes that it can, 0 makes the host wait.
- * With auto the host also waits if the program has its own stream, because ddp__cuda_before does not know its
- * launches. */
+ * With auto the host also waits if the program has its own stream, because ddp__cuda_before does not see its
+ * launches. prepare has run before. */
 static void ddp__cuda_waits_open(ddp__cuda_self *c)
 {
-    const char *set = ddp__env_get("DREAMDDP_CUDA_WAITS"), *why = NULL;
+    const char *set = c->dev->no_env ? NULL : ddp__env_get("DREAMDDP_CUDA_WAITS"), *why = NULL;
 
     c->waits = (ddp__cuda_waits)ddp__cuda_driver("cuStreamWaitValue32");
     if (set && !strcmp(set, "0"))
@@ -7541,6 +7542,7 @@ static ddp_status ddp__cuda_prepare(ddp__cuda *dev, int no_env, ddp_error *err)
 {
     const char *how = no_env ? NULL : getenv("DREAMDDP_CUDA_HOPPER"); /* config/settings.c checks it */
 
+    dev->no_env = no_env;
     if (!how || !*how) how = DDP__CUDA_HOPPER;
     if (strcmp(how, "1") == 0) return ddp__cuda_status(dev, err);
     if (strcmp(how, "auto") != 0) dev->map = NULL;

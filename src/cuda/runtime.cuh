@@ -87,6 +87,7 @@ typedef struct ddp__cuda {
     int capturing; /* atomic. 1: the context's thread records a graph */
     pthread_t captures;
     int capture_failed;
+    int no_env; /* 1: environment variables of the library are ignored */
     int stuck; /* 1: a kernel of the self-check did not end. Calls that may wait for it are no longer made. */
     int (*lost)(void *of); /* 1 if a peer is lost and all flags are raised. NULL means that no peer can be. */
     void *lost_of;

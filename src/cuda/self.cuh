@@ -247,11 +247,11 @@ static void ddp__cuda_waits_not(ddp__cuda_self *c, const char *why)
 }
 
 /* DREAMDDP_CUDA_WAITS: auto tests whether a stream can wait, 1 assumes that it can, 0 makes the host wait.
- * With auto the host also waits if the program has its own stream, because ddp__cuda_before does not know its
- * launches. */
+ * With auto the host also waits if the program has its own stream, because ddp__cuda_before does not see its
+ * launches. prepare has run before. */
 static void ddp__cuda_waits_open(ddp__cuda_self *c)
 {
-    const char *set = ddp__env_get("DREAMDDP_CUDA_WAITS"), *why = NULL;
+    const char *set = c->dev->no_env ? NULL : ddp__env_get("DREAMDDP_CUDA_WAITS"), *why = NULL;
 
     c->waits = (ddp__cuda_waits)ddp__cuda_driver("cuStreamWaitValue32");
     if (set && !strcmp(set, "0"))

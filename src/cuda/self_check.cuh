@@ -371,6 +371,7 @@ static ddp_status ddp__cuda_prepare(ddp__cuda *dev, int no_env, ddp_error *err)
 {
     const char *how = no_env ? NULL : getenv("DREAMDDP_CUDA_HOPPER"); /* config/settings.c checks it */
 
+    dev->no_env = no_env;
     if (!how || !*how) how = DDP__CUDA_HOPPER;
     if (strcmp(how, "1") == 0) return ddp__cuda_status(dev, err);
     if (strcmp(how, "auto") != 0) dev->map = NULL;

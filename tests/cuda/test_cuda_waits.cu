@@ -230,6 +230,8 @@ static void keeps(void *user, ddp_log_level level, const char *line)
     pthread_mutex_unlock(&k->lock);
 }
 
+static int no_env; /* ddp_config.no_env of the ranks */
+
 /* Trains two ranks, on one device if `device` is 0, and on one each if it is -1. Returns the status. waits:
  * the value of DREAMDDP_CUDA_WAITS. */
 static ddp_status trained(lab *x, const char *waits, int device, ddp_cuda_numbers numbers, double op_s,
@@ -243,6 +245,7 @@ static ddp_status trained(lab *x, const char *waits, int device, ddp_cuda_number
     x->model = LAB_GPT;
     x->rule = LAB_MOMENTUM;
     x->cfg.backend = &b;
+    x->cfg.no_env = no_env;
     x->cfg.logger.fn = keeps;
     x->cfg.logger.user = &said;
     x->cfg.logger.level = DDP_LOG_WARN;
@@ -291,6 +294,14 @@ static void stream_waits_if_the_driver_can(void **state)
     trains("auto", -1, DDP_CUDA_F32, 0, "");
     trains("1", -1, DDP_CUDA_F32, 0, "");
     trains("0", -1, DDP_CUDA_F32, 1, "DREAMDDP_CUDA_WAITS is 0");
+}
+
+static void no_env_ignores_the_variable(void **state)
+{
+    (void)state;
+    no_env = 1;
+    trains("0", -1, DDP_CUDA_F32, 0, "");
+    no_env = 0;
 }
 
 /* The library does not know what the program launches behind a wait. */
@@ -420,6 +431,7 @@ int main(void)
         cmocka_unit_test(no_graph_is_made_behind_a_wait),
         cmocka_unit_test(many_waits_are_remembered),
         cmocka_unit_test(stream_waits_if_the_driver_can),
+        cmocka_unit_test(no_env_ignores_the_variable),
         cmocka_unit_test(stream_of_the_program_does_not_wait),
         cmocka_unit_test(driver_without_stream_waits_or_tensor_maps),
         cmocka_unit_test(streams_that_share_a_hardware_queue),
