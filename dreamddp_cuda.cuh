@@ -331,7 +331,8 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
     case cudaErrorInitializationError:
         return "; fork worker processes before the first CUDA call";
     case cudaErrorNoKernelImageForDevice:
-        return "; compile for this GPU: nvcc -arch=native";
+        return "; compile for this GPU: nvcc -gencode arch=compute_80,code=sm_80 "
+               "-gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90";
     case cudaErrorLaunchTimeout:
         return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
     default:
@@ -444,6 +445,8 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
                              "the CUDA driver supports CUDA %d.%d, but this program was compiled for %d.%d; "
                              "install a newer driver or train on the CPU",
                              driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "no CUDA driver is installed; install one or train on the CPU");
     }
     if (e != cudaSuccess || n < 1)
         return ddp__fail(err, DDP_FAILED, "no CUDA device found (%s%s); train on the CPU",
@@ -1276,9 +1279,8 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
                          "the number of elements",
                          v.at, v.number);
     case DDP__SAYS_HEAD:
-        return ddp__fail(err, DDP_FORMAT,
-                         "the message's header is not that of a quantised message "
-                         "of this packing and number of elements");
+        return ddp__fail(err, DDP_FORMAT, "the header does not match the packing and %llu elements",
+                         v.number);
     case DDP__SAYS_HALF:
         return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     case DDP__SAYS_LOW:
@@ -3362,8 +3364,8 @@ static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads
                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (e)
         ddp__cuda_fail(dev, DDP_FAILED,
-                       "GPU %d: cuTensorMapEncodeTiled failed with driver error %d; compile with "
-                       "-arch=sm_90, whose attention does not use it",
+                       "GPU %d: cuTensorMapEncodeTiled failed with driver error %d; set "
+                       "DREAMDDP_CUDA_HOPPER=0, which selects attention without it",
                        dev->device, e);
     return s;
 }
@@ -3771,6 +3773,7 @@ enum {
 typedef struct ddp__finding {
     double worst;     /* the largest difference, or NaN */
     const char *what; /* its array */
+    int exact;        /* 1: the array must be bit-identical to the CPU's. worst is 0 or 1. */
     ddp_error error;  /* of a launch, or the time-out */
 } ddp__finding;
 
@@ -6173,6 +6176,7 @@ struct ddp__verdict_quantised {
 
     __device__ void operator()(ddp_cuda_verdict *v) const
     {
+        if (v->what == DDP__SAYS_HEAD) v->number = q.n;
         if (v->what == DDP__SAYS_SCALE) v->value[0] = q.scale[v->at];
         if (v->what == DDP__SAYS_LOW) v->value[0] = (float)ddp__quantised_level(q.wide, q.level, v->at);
         if (v->what < DDP__SAYS_SUM) return;
@@ -7214,6 +7218,9 @@ static int ddp__check_passes(ddp__check *c, ddp__finding *f, const char *name, c
     if (f->error.code)
         ddp__log(dev->log, DDP_LOG_WARN, "GPU %d: self-check: %s failed: %s; %s", dev->device, name,
                  f->error.msg, c->late ? "the device cannot be used any more" : instead);
+    else if (f->exact)
+        ddp__log(dev->log, DDP_LOG_WARN, "GPU %d: self-check: %s: %s is not bit-identical to the CPU's; %s",
+                 dev->device, name, f->what, instead);
     else
         ddp__log(dev->log, DDP_LOG_WARN,
                  "GPU %d: self-check: %s: %s differs from the portable form by %.3g of its largest value "
@@ -7434,6 +7441,7 @@ static void ddp__check_unequal(ddp__finding *f, const char *what, const void *is
 {
     if (f->error.code || f->worst > 0) return;
     f->what = what;
+    f->exact = 1;
     f->worst = memcmp(is, right, bytes) ? 1 : 0;
 }
 

@@ -120,8 +120,8 @@ int main(void)
     cudaStream_t s = NULL;
     ddp_config cfg = {};
     ddp_error err;
-    if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking))
-        return fprintf(stderr, "own_loop_cuda: no GPU was found\n"), 1;
+    const cudaError_t e = cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+    if (e) return fprintf(stderr, "own_loop_cuda: cannot use a GPU: %s\n", cudaGetErrorString(e)), 1;
     cfg.backend = &gpu;
     cfg.device.cuda_stream = s;
     cfg.period = 4;                    /* dreamddp */

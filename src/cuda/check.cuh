@@ -17,6 +17,7 @@ enum {
 typedef struct ddp__finding {
     double worst;     /* the largest difference, or NaN */
     const char *what; /* its array */
+    int exact;        /* 1: the array must be bit-identical to the CPU's. worst is 0 or 1. */
     ddp_error error;  /* of a launch, or the time-out */
 } ddp__finding;
 

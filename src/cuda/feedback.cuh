@@ -107,9 +107,8 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
                          "the number of elements",
                          v.at, v.number);
     case DDP__SAYS_HEAD:
-        return ddp__fail(err, DDP_FORMAT,
-                         "the message's header is not that of a quantised message "
-                         "of this packing and number of elements");
+        return ddp__fail(err, DDP_FORMAT, "the header does not match the packing and %llu elements",
+                         v.number);
     case DDP__SAYS_HALF:
         return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     case DDP__SAYS_LOW:

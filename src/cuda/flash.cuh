@@ -324,8 +324,8 @@ static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads
                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (e)
         ddp__cuda_fail(dev, DDP_FAILED,
-                       "GPU %d: cuTensorMapEncodeTiled failed with driver error %d; compile with "
-                       "-arch=sm_90, whose attention does not use it",
+                       "GPU %d: cuTensorMapEncodeTiled failed with driver error %d; set "
+                       "DREAMDDP_CUDA_HOPPER=0, which selects attention without it",
                        dev->device, e);
     return s;
 }

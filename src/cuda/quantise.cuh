@@ -137,6 +137,7 @@ struct ddp__verdict_quantised {
 
     __device__ void operator()(ddp_cuda_verdict *v) const
     {
+        if (v->what == DDP__SAYS_HEAD) v->number = q.n;
         if (v->what == DDP__SAYS_SCALE) v->value[0] = q.scale[v->at];
         if (v->what == DDP__SAYS_LOW) v->value[0] = (float)ddp__quantised_level(q.wide, q.level, v->at);
         if (v->what < DDP__SAYS_SUM) return;

@@ -179,7 +179,8 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
     case cudaErrorInitializationError:
         return "; fork worker processes before the first CUDA call";
     case cudaErrorNoKernelImageForDevice:
-        return "; compile for this GPU: nvcc -arch=native";
+        return "; compile for this GPU: nvcc -gencode arch=compute_80,code=sm_80 "
+               "-gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90";
     case cudaErrorLaunchTimeout:
         return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
     default:
@@ -292,6 +293,8 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
                              "the CUDA driver supports CUDA %d.%d, but this program was compiled for %d.%d; "
                              "install a newer driver or train on the CPU",
                              driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "no CUDA driver is installed; install one or train on the CPU");
     }
     if (e != cudaSuccess || n < 1)
         return ddp__fail(err, DDP_FAILED, "no CUDA device found (%s%s); train on the CPU",

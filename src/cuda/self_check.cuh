@@ -43,6 +43,9 @@ static int ddp__check_passes(ddp__check *c, ddp__finding *f, const char *name, c
     if (f->error.code)
         ddp__log(dev->log, DDP_LOG_WARN, "GPU %d: self-check: %s failed: %s; %s", dev->device, name,
                  f->error.msg, c->late ? "the device cannot be used any more" : instead);
+    else if (f->exact)
+        ddp__log(dev->log, DDP_LOG_WARN, "GPU %d: self-check: %s: %s is not bit-identical to the CPU's; %s",
+                 dev->device, name, f->what, instead);
     else
         ddp__log(dev->log, DDP_LOG_WARN,
                  "GPU %d: self-check: %s: %s differs from the portable form by %.3g of its largest value "
@@ -263,6 +266,7 @@ static void ddp__check_unequal(ddp__finding *f, const char *what, const void *is
 {
     if (f->error.code || f->worst > 0) return;
     f->what = what;
+    f->exact = 1;
     f->worst = memcmp(is, right, bytes) ? 1 : 0;
 }
 

@@ -228,7 +228,7 @@ static void wrong_blocks_are_made_on_the_host(void **state)
     checked(&o, DDP_CUDA_F32, 60);
     assert_int_equal(o.dev->forms, DDP__PLAIN_BLOCKS);
     assert_int_equal(o.b.splits(o.self), 0);
-    shut(&o, "int8 and int4 blocks: a message differs", "the host makes them");
+    shut(&o, "int8 and int4 blocks: a message is not bit-identical to the CPU's", "the host makes them");
 }
 
 static void wrong_topk_is_reported(void **state)
@@ -239,7 +239,7 @@ static void wrong_topk_is_reported(void **state)
     inject("k_topk<3>", fate::SKIPPED);
     checked(&o, DDP_CUDA_F32, 60);
     assert_int_equal(o.dev->forms, 0);
-    shut(&o, "ddp_cuda_topk: an index differs", "use ddp_topk, on the host");
+    shut(&o, "ddp_cuda_topk: an index is not bit-identical to the CPU's", "use ddp_topk, on the host");
 }
 
 /* The forward kernel with wgmma has 256 threads, the one with mma 128. */

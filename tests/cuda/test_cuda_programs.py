@@ -166,7 +166,7 @@ def own_loop(folder):
     check("own_loop_cuda: two workers end with equal parameters, and learn",
           len(hashes) == 2 and hashes[0] == hashes[1] and len(loss) == 2 and loss[1] < loss[0], out)
     r = run([program], CUDA_ON_CPU_DEVICES="0")
-    check("own_loop_cuda without a GPU", r.returncode == 1 and "no GPU" in r.stderr, r.stderr)
+    check("own_loop_cuda without a GPU", r.returncode == 1 and "cannot use a GPU: no CUDA-capable device" in r.stderr, r.stderr)
 
 
 def main():

@@ -218,7 +218,7 @@ static void failed_kernel_returns_an_error_with_a_remedy(void **state)
     static const struct {
         cudaError_t e;
         const char *words;
-    } of[] = {{cudaErrorNoKernelImageForDevice, "nvcc -arch=native"},
+    } of[] = {{cudaErrorNoKernelImageForDevice, "-gencode arch=compute_90a,code=sm_90a"},
               {cudaErrorLaunchTimeout, "use a GPU without one"}};
     ddp_error err;
     int i;
@@ -248,6 +248,11 @@ static void missing_device_returns_a_clear_error(void **state)
     assert_int_equal(err.code, DDP_FAILED);
     assert_non_null(strstr(err.msg, "no CUDA device found"));
     cuda_on_cpu::set_devices(8);
+    cuda_on_cpu::set_driver(cuda_on_cpu::NO_DRIVER);
+    assert_null(ddp__cuda_open(0, DDP_CUDA_F32, NULL, &err));
+    assert_int_equal(err.code, DDP_UNSUPPORTED);
+    assert_string_equal(err.msg, "no CUDA driver is installed; install one or train on the CPU");
+    cuda_on_cpu::set_driver(0);
     cuda_on_cpu::mend();
 }
 

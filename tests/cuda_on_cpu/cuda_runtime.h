@@ -91,7 +91,9 @@ inline cudaError_t cudaPeekAtLastError() { return cuda_on_cpu::last_error(); }
 
 inline cudaError_t cudaDriverGetVersion(int *v)
 {
-    *v = cuda_on_cpu::the_world().driver ? cuda_on_cpu::the_world().driver : CUDART_VERSION;
+    const int driver = cuda_on_cpu::the_world().driver;
+
+    *v = driver < 0 ? 0 : driver ? driver : CUDART_VERSION; /* 0: no driver is installed */
     return cudaSuccess;
 }
 inline cudaError_t cudaGetDeviceCount(int *n)

@@ -116,7 +116,7 @@ struct world {
     std::set<std::pair<int, const void *>> loaded; /* kernels loaded on each device */
     std::recursive_mutex loading[8];               /* one per device */
     int devices = 8;
-    int driver = 0; /* CUDA version of the driver, or 0 for the version of this stand-in */
+    int driver = 0; /* CUDA version of the driver, 0 for the version of this stand-in, or NO_DRIVER */
     int events = 0;
     int graphs = 0;
     std::atomic<long> replays{0}; /* number of graph launches */
@@ -343,6 +343,7 @@ inline void give(CUstream_st *s, std::function<void()> job)
 /* ---- controls for tests of failures, which a real device does not have ---- */
 
 inline void set_devices(int n) { the_world().devices = n; }
+enum { NO_DRIVER = -1 };
 inline void set_driver(int version) { the_world().driver = version; }
 inline void set_memory(size_t bytes) { the_world().limit = bytes; }
 inline void set_pinned(long pieces) { the_world().pinned = pieces; }
