@@ -17,9 +17,10 @@
  * A GPU context runs the same graphs, hooks, plans and strategies as a CPU context, and every call of
  * dreamddp.h keeps its meaning. Programs that run on the CPU only do not need this file.
  *
- * CONVENTIONS. As in dreamddp.h. The library owns the device memory of a context. It queues work on one
- * stream for computing and one for messages, and a training step never waits for the device. Results do
- * not depend on the order in which blocks run: the kernels use no floating-point atomics.
+ * CONVENTIONS. As in dreamddp.h. The library owns the device memory of a context. It queues kernels on one
+ * stream and copies of messages on two others; NCCL has its own. A hook returns before its work on the
+ * device is done, but waits for a message if the device cannot. Results do not depend on the order in which
+ * blocks run: the kernels use no floating-point atomics.
  *
  * ERRORS. The next hook returns a failure of the device, with a message.
  */
@@ -457,8 +458,8 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
     return DDP_OK;
 }
 
-/* Opens a device: streams, handles, workspace. stream is the program's cudaStream_t, borrowed. NULL means
- * that creates one. Returns NULL and sets err on failure. Freed by ddp__cuda_close. */
+/* Opens a device: streams, handles, workspace. stream is the program's cudaStream_t, borrowed. NULL: the
+ * function creates one. Returns NULL and sets err on failure. Freed by ddp__cuda_close. */
 static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
                                              ddp_error *err)
 {
@@ -638,8 +639,8 @@ static inline long ddp__blocks(long n, long per_block) { return n < 1 ? 1 : (n +
 
 /* ==== cuda/ops.cuh ==== [cuda] */
 /* The operators of a GPU: how their calls run, and their table. Consecutive calls without other work between
- * them form a list. From the third time that a list occurs, it runs as a CUDA graph with one launch. Waits of
- * a stream for messages are between lists. */
+ * them form a list. From the second time that a list occurs, it runs as a CUDA graph with one launch. Waits
+ * of a stream for messages are between lists. */
 
 /* ---- lists of calls ---- */
 
@@ -2656,8 +2657,8 @@ __device__ static __forceinline__ void ddp__group_begin(void)
     DDP__GROUP_ASM("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
 
-/* c is complete after this call, and a register of the left factor is in use until then. The compiler does
- * not know either fact, so this call states them. */
+/* c is complete after this call, and a register of the left factor is in use until then. The compiler
+ * tracks neither, so this call states them. */
 __device__ static __forceinline__ void ddp__group_end(float (&c)[8][4])
 {
     DDP__GROUP_ASM("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n" ::: "memory");
@@ -6552,7 +6553,7 @@ typedef struct ddp__cuda_self {
     cudaEvent_t *ready;    /* [slots] the arrays of this slot are final */
     unsigned *flag;        /* [slots] pinned: the highest turn that may continue */
     unsigned *flag_there;  /* the device address of flag */
-    ddp__cuda_waits waits; /* NULL means that the host waits */
+    ddp__cuda_waits waits; /* NULL means that the calling thread waits */
     int slots;
     double copy_s; /* seconds after which a copy of a message has failed */
     ddp__cuda_nccl *nccl;
@@ -6749,18 +6750,19 @@ static DDP__UNUSED int ddp__cuda_is_alone(const ddp__cuda *dev)
 }
 static const char ddp__cuda_not_alone[] = "another context of this process uses the GPU";
 
-/* The host waits from now on. */
+/* The calling thread waits from now on. */
 static void ddp__cuda_waits_not(ddp__cuda_self *c, const char *why)
 {
     c->waits = NULL;
-    ddp__cuda_say(c->dev,
-                  "GPU %d: the host waits for messages in place of the stream, which overlaps less: %s",
-                  c->dev->device, why);
+    ddp__cuda_say(
+        c->dev,
+        "GPU %d: the calling thread waits for messages in place of the stream, which overlaps less: %s",
+        c->dev->device, why);
 }
 
-/* DREAMDDP_CUDA_WAITS: auto tests whether a stream can wait, 1 assumes that it can, 0 makes the host wait.
- * With auto the host also waits if the program has its own stream, because ddp__cuda_before does not see its
- * launches. prepare has run before. */
+/* DREAMDDP_CUDA_WAITS: auto tests whether a stream can wait, 1 assumes that it can, 0 makes the calling
+ * thread wait. With auto it also waits if the program has its own stream, because ddp__cuda_before does not
+ * see its launches. prepare has run before. */
 static void ddp__cuda_waits_open(ddp__cuda_self *c)
 {
     const char *set = c->dev->no_env ? NULL : ddp__env_get("DREAMDDP_CUDA_WAITS"), *why = NULL;
@@ -6834,7 +6836,7 @@ static void ddp__cuda_raise_all(ddp__cuda_self *c)
     for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], (unsigned)INT_MAX);
 }
 
-/* Asks NCCL for a lost peer, while the host waits. If there is one, aborts the messages in flight between
+/* Polls NCCL for a lost peer, while the host waits. If there is one, aborts the messages in flight between
  * devices, so that the wait ends. Returns the error. */
 static ddp_status ddp__cuda_ask(ddp__cuda_self *c, ddp_error *err)
 {

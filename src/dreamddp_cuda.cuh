@@ -17,9 +17,10 @@
  * A GPU context runs the same graphs, hooks, plans and strategies as a CPU context, and every call of
  * dreamddp.h keeps its meaning. Programs that run on the CPU only do not need this file.
  *
- * CONVENTIONS. As in dreamddp.h. The library owns the device memory of a context. It queues work on one
- * stream for computing and one for messages, and a training step never waits for the device. Results do
- * not depend on the order in which blocks run: the kernels use no floating-point atomics.
+ * CONVENTIONS. As in dreamddp.h. The library owns the device memory of a context. It queues kernels on one
+ * stream and copies of messages on two others; NCCL has its own. A hook returns before its work on the
+ * device is done, but waits for a message if the device cannot. Results do not depend on the order in which
+ * blocks run: the kernels use no floating-point atomics.
  *
  * ERRORS. The next hook returns a failure of the device, with a message.
  */

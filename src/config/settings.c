@@ -241,7 +241,7 @@ static const char *const ddp__others[][2] = {
      "kernels for Hopper GPUs only; 1: all kernels, without the self-check; portable: no specialised "
      "kernel and no self-check (default: auto)"},
     {"DREAMDDP_CUDA_WAITS",
-     "1: a GPU's stream waits for messages; 0: the host does; auto: the stream if a test at "
+     "1: a GPU's stream waits for messages; 0: the calling thread does; auto: the stream if a test at "
      "start succeeds (default: auto)"},
     {"DREAMDDP_LOG", "level of the log on stderr, without a logger of the program: off, error, warn, info or "
                      "debug (default: no lines)"},

@@ -134,8 +134,8 @@ __device__ static __forceinline__ void ddp__group_begin(void)
     DDP__GROUP_ASM("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
 
-/* c is complete after this call, and a register of the left factor is in use until then. The compiler does
- * not know either fact, so this call states them. */
+/* c is complete after this call, and a register of the left factor is in use until then. The compiler
+ * tracks neither, so this call states them. */
 __device__ static __forceinline__ void ddp__group_end(float (&c)[8][4])
 {
     DDP__GROUP_ASM("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n" ::: "memory");

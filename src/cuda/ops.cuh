@@ -1,6 +1,6 @@
 /* The operators of a GPU: how their calls run, and their table. Consecutive calls without other work between
- * them form a list. From the third time that a list occurs, it runs as a CUDA graph with one launch. Waits of
- * a stream for messages are between lists. */
+ * them form a list. From the second time that a list occurs, it runs as a CUDA graph with one launch. Waits
+ * of a stream for messages are between lists. */
 #pragma once
 
 #include "cuda/runtime.cuh"

@@ -305,8 +305,8 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
     return DDP_OK;
 }
 
-/* Opens a device: streams, handles, workspace. stream is the program's cudaStream_t, borrowed. NULL means
- * that creates one. Returns NULL and sets err on failure. Freed by ddp__cuda_close. */
+/* Opens a device: streams, handles, workspace. stream is the program's cudaStream_t, borrowed. NULL: the
+ * function creates one. Returns NULL and sets err on failure. Freed by ddp__cuda_close. */
 static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
                                              ddp_error *err)
 {

@@ -40,7 +40,7 @@ typedef struct ddp__cuda_self {
     cudaEvent_t *ready;    /* [slots] the arrays of this slot are final */
     unsigned *flag;        /* [slots] pinned: the highest turn that may continue */
     unsigned *flag_there;  /* the device address of flag */
-    ddp__cuda_waits waits; /* NULL means that the host waits */
+    ddp__cuda_waits waits; /* NULL means that the calling thread waits */
     int slots;
     double copy_s; /* seconds after which a copy of a message has failed */
     ddp__cuda_nccl *nccl;
@@ -237,18 +237,19 @@ static DDP__UNUSED int ddp__cuda_is_alone(const ddp__cuda *dev)
 }
 static const char ddp__cuda_not_alone[] = "another context of this process uses the GPU";
 
-/* The host waits from now on. */
+/* The calling thread waits from now on. */
 static void ddp__cuda_waits_not(ddp__cuda_self *c, const char *why)
 {
     c->waits = NULL;
-    ddp__cuda_say(c->dev,
-                  "GPU %d: the host waits for messages in place of the stream, which overlaps less: %s",
-                  c->dev->device, why);
+    ddp__cuda_say(
+        c->dev,
+        "GPU %d: the calling thread waits for messages in place of the stream, which overlaps less: %s",
+        c->dev->device, why);
 }
 
-/* DREAMDDP_CUDA_WAITS: auto tests whether a stream can wait, 1 assumes that it can, 0 makes the host wait.
- * With auto the host also waits if the program has its own stream, because ddp__cuda_before does not see its
- * launches. prepare has run before. */
+/* DREAMDDP_CUDA_WAITS: auto tests whether a stream can wait, 1 assumes that it can, 0 makes the calling
+ * thread wait. With auto it also waits if the program has its own stream, because ddp__cuda_before does not
+ * see its launches. prepare has run before. */
 static void ddp__cuda_waits_open(ddp__cuda_self *c)
 {
     const char *set = c->dev->no_env ? NULL : ddp__env_get("DREAMDDP_CUDA_WAITS"), *why = NULL;
@@ -322,7 +323,7 @@ static void ddp__cuda_raise_all(ddp__cuda_self *c)
     for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], (unsigned)INT_MAX);
 }
 
-/* Asks NCCL for a lost peer, while the host waits. If there is one, aborts the messages in flight between
+/* Polls NCCL for a lost peer, while the host waits. If there is one, aborts the messages in flight between
  * devices, so that the wait ends. Returns the error. */
 static ddp_status ddp__cuda_ask(ddp__cuda_self *c, ddp_error *err)
 {
