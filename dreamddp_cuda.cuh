@@ -7266,6 +7266,7 @@ static void ddp__check_attention(ddp__check *c)
     if (!dev->half && !dev->tf32) return;
     ddp__check_heads(c, &mma, 0, 192, 2, 64); /* three tiles of keys */
     ddp__check_heads(c, &mma, 0, 192, 2, 56);
+    ddp__check_heads(c, &mma, 0, 160, 1, 128); /* a separate instance, for heads of 65 to 128 columns */
     if (!ddp__check_passes(c, &mma, "attention with mma", "attention runs without tensor cores"))
         dev->forms |= DDP__PLAIN_ATTENTION;
     if (!dev->map || c->late || ddp__atomic_load(&dev->failed)) return;

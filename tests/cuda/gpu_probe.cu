@@ -194,7 +194,7 @@ static void attention_at(ddp__check *c, long tokens, long heads, long d)
 /* Lengths around one and two tiles of keys; widths with full and partial tiles; shared heads. */
 static void attention(long most)
 {
-    static const long tokens[] = {1, 63, 64, 65, 127, 128, 129, 192, 1024}, d[] = {8, 40, 56, 64};
+    static const long tokens[] = {1, 63, 64, 65, 127, 128, 129, 192, 1024}, d[] = {8, 40, 56, 64, 128};
     ddp__cuda *dev = device(DDP_CUDA_BF16);
     ddp__check c;
 
@@ -203,7 +203,7 @@ static void attention(long most)
         exit(1);
     }
     for (int t = 0; t < 9; t++)
-        for (int k = 0; k < 4 && !c.late; k++)
+        for (int k = 0; k < 5 && !c.late; k++)
             if (tokens[t] <= most) attention_at(&c, tokens[t], t % 2 ? 2 : 4, d[k]);
     ddp__check_close(&c);
     if (!c.late) ddp__cuda_close(dev);
