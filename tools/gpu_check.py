@@ -7,10 +7,11 @@ stage     ends at  what
 start     0:45     the libraries; the probe and test_cuda_attention are compiled, then everything else in the
                    background
 probe     1:15     tensor-core instructions on integers, attention with wgmma and mma against the portable
-                   kernels, test_cuda_attention, the self-check
-waits     2:15     waits of streams, each in its own process with 10 s
+                   kernels, test_cuda_attention
+waits     2:15     waits of streams, as the driver runs them (a figure) and as the library protects them (a
+                   check), each in its own process with 10 s
 products  2:45     cuBLASLt at GPT-2's shapes: found, right, fused and not fused
-tests     4:15     tests/cuda/test_cuda_*.cu
+tests     4:15     tests/cuda/test_cuda_*.cu; test_cuda_check runs the self-check
 curves    5:00     ten steps at sequence length 256, on the CPU and on the GPU in each number format
 bench     7:00     bench/gpu.py: kernels, GPT-2 124M in bfloat16, ResNet-50
 two       8:00     two processes on the GPU over TCP: localsgd, dreamddp, diloco, then bench/gpu.py's link
@@ -18,7 +19,8 @@ rest               what time is left for: the other strategies and the other row
 
 A check that fails, or that does not end in time, is printed, and the others still run. A stage whose time is
 over skips its remaining checks. If attention with wgmma fails in the probe, everything after it runs with
-DREAMDDP_CUDA_HOPPER=0. If a wait of a stream fails, everything after the waits runs with DREAMDDP_CUDA_WAITS=0.
+DREAMDDP_CUDA_HOPPER=0. If the wait "hold" or a protected wait fails, everything after the waits runs with
+DREAMDDP_CUDA_WAITS=0.
 
 The headers and libraries of STB, cmocka, NCCL and cuBLAS are found in the compiler's folders, in build/include
 and build/lib, or in pip's packages of NCCL and cuBLAS. The JSON file has every figure and is written after
@@ -53,7 +55,8 @@ GAP = {"f32": 2e-3, "tf32": 1e-2, "bf16": 4e-2}  # largest relative difference b
 STAGES = {"start": 45, "probe": 75, "waits": 135, "products": 165, "tests": 255, "curves": 300, "bench": 420,
           "two": 480, "rest": 480}  # when each ends, in seconds of 480
 PROBE = "build/gpu/cuda/gpu_probe"
-WAITS = ["hold", "launches", "first-launch", "graph", "blocking"]  # of tests/cuda/gpu_probe.cu
+WAITS = ["hold", "launches", "launches protected", "first-launch", "first-launch protected", "graph", "graph protected",
+         "blocking"]  # of tests/cuda/gpu_probe.cu
 WAIT_S = 10
 BENCH = ["kernels", "GPT-2 124M bf16", "ResNet-50"]
 LATER = ["Llama 176M bf16", "GPT-2 124M tf32", "GPT-2 124M f32"]
@@ -113,12 +116,17 @@ def say(code, text):
 
 
 def find_gpu():
-    """Returns (name, driver, architecture) of the first GPU. Ends the program if there is none."""
+    """Returns (name, driver, architecture) of the first GPU that CUDA shows. Ends the program if there is none."""
     os.environ["PATH"] += ":/usr/local/cuda/bin:/usr/local/nvidia/bin"
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32") # for ranks that are threads on one GPU; see docs/tutorials/gpu.md
     if not shutil.which("nvidia-smi"):
         say(77, "gpu-check: skipped: no NVIDIA GPU was found (nvidia-smi is not installed)")
-    _, out, _ = run(["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"], 30)
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of nvidia-smi
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    first = ["-i", visible.split(",")[0].strip()] if visible else []  # a number or a UUID
+    if visible == "":
+        say(77, "gpu-check: skipped: no NVIDIA GPU was found (CUDA_VISIBLE_DEVICES is empty)")
+    _, out, _ = run(["nvidia-smi", *first, "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"], 30)
     found = re.match(r"(.*), ([\d.]+), (\d+)\.(\d+)$", (out.splitlines() or [""])[0])
     if not found:
         say(77, "gpu-check: skipped: no NVIDIA GPU was found (nvidia-smi lists none)")
@@ -299,14 +307,33 @@ def check_probe(report, built):
         print("%s failed: everything below runs with DREAMDDP_CUDA_HOPPER=0" % bad[0], flush=True)
 
 
+def plain_wait(report, name):
+    """A wait without the library's protection. The library handles a driver that fails here, so it is a figure only."""
+    begin = report.now()
+    if report.late(name):
+        return
+    blocking = dict(CUDA_LAUNCH_BLOCKING="1") if name == "blocking" else {}
+    code, out, end = run([PROBE, "wait", name], report.left(WAIT_S), env=dict(os.environ, **blocking))
+    row = (rows_of(out) or [{}])[0]
+    if code == 77 or row.get("skipped"):
+        report.add(name, row.get("skipped") or "no GPU", begin, True)
+    elif code == 0 and row.get("ok"):
+        report.add(name, "", begin, figures=dict(driver="continues", seconds=row.get("seconds", 0)))
+    else:
+        print("%s: %s" % (name, row.get("error") or ended(code, end) or "no output"), flush=True)
+        report.add(name, "", begin, figures=dict(driver="does not continue" if code is None else "fails"))
+
+
 def check_waits(report, built):
-    """Sets report.facts["waits"] to 0 and disables stream waits if a check of a wait failed."""
+    """Sets report.facts["waits"] to 0 and disables stream waits if the wait hold or a protected wait failed."""
     if built.missing(PROBE):
         return
     before = len(report.facts["checks"])
     for name in WAITS:
-        blocking = dict(CUDA_LAUNCH_BLOCKING="1") if name == "blocking" else {}
-        probe(report, ["wait", name], WAIT_S, env=dict(os.environ, **blocking))
+        if name == "hold" or name.endswith(" protected"):
+            probe(report, ["wait", *name.split()], WAIT_S)
+        else:
+            plain_wait(report, name)
     bad = [c["name"] for c in report.facts["checks"][before:] if c["result"] == "failed"]
     if bad:
         report.facts["waits"] = "0"

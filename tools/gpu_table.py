@@ -42,9 +42,12 @@ def page_of(run):
     hopper = "the kernels that the self-check chose"
     if run["hopper"] == "0":
         hopper = "no Hopper kernels, because %s failed" % run["hopper_why"]
-    text = "%s, driver %s, CUDA %s, %s, %s: %d passed, %d failed, %d skipped in %.0f s, with %s.\n\n" % (
+    waits = "waits of the stream"
+    if run["waits"] == "0":
+        waits = "waits of the calling thread (DREAMDDP_CUDA_WAITS=0), because %s failed" % run["waits_why"]
+    text = "%s, driver %s, CUDA %s, %s, %s: %d passed, %d failed, %d skipped in %.0f s, with %s and %s.\n\n" % (
         run["gpu"], run["driver"], run["cuda"] or "unknown", run["arch"], run["date"], run["passed"], run["failed"],
-        run["skipped"], run["seconds"], hopper)
+        run["skipped"], run["seconds"], hopper, waits)
     text += table(["stage", "passed", "failed", "skipped"], [
         [name] + [str(sum(c["result"] == r for c in checks)) for r in ("passed", "failed", "skipped")]
         for name, checks in stages.items()])

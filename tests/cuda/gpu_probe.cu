@@ -5,7 +5,9 @@
  *   gpu_probe attention [MOST]     wgmma and mma against the kernels without tensor cores, up to MOST
  *                                  tokens [1024]
  *   gpu_probe waits                lists the names of the next checks
- *   gpu_probe wait NAME            one check of waits. Does not end if the device never continues
+ *   gpu_probe wait NAME            one check of waits, as the driver runs it. Does not end if the device
+ *                                  never continues
+ *   gpu_probe wait NAME protected  the same after ddp__cuda_held, so that the library waits where it must
  *   gpu_probe matmul [ROWS [DIM]]  cuBLASLt at GPT-2's shapes: found, right, time fused and not fused [4096
  *                                  768]
  *
@@ -221,6 +223,7 @@ typedef struct held {
     int *count;         /* of the kernels that ran */
     double delay_s;     /* before the copy */
     pthread_t thread;
+    int before; /* number of kernels that ran before the hold */
 } held;
 
 enum { COPY = 1 << 20 };
@@ -230,6 +233,20 @@ static __global__ void k_new(int *count) { *count += 1000; }
 
 #define RUN_ON(h, kernel) run_on((h)->dev, kernel, (h)->count)
 static void run_on(ddp__cuda *dev, void (*kernel)(int *), int *count) { DDP__RUN(kernel, 1, 1, count); }
+
+static void listed(const ddp_op_call *c) { run_on((ddp__cuda *)c->pool, k_count, (int *)c->out); }
+
+/* Runs k_count as a list of operators, which becomes a graph at its second occurrence. */
+static void list_runs(held *h)
+{
+    ddp_op_call c;
+
+    memset(&c, 0, sizeof c);
+    c.pool = h->dev;
+    c.out = h->count;
+    ddp__cuda_add(listed, NULL, &c, NULL);
+    ddp__cuda_run_due(h->dev);
+}
 
 static void *copy_then_raise(void *arg)
 {
@@ -243,8 +260,9 @@ static void *copy_then_raise(void *arg)
     return NULL;
 }
 
-/* Holds the stream of dev. Returns 0 if the driver has no such waits. */
-static int hold(held *h, double delay_s)
+/* Holds the stream of a new device. guarded: the library is notified. Returns 0 if the driver has no such
+ * waits. */
+static int hold(held *h, double delay_s, int guarded)
 {
     typedef int (*waiter)(cudaStream_t stream, unsigned long long there, unsigned turn, unsigned how);
     const waiter waits = (waiter)ddp__cuda_driver("cuStreamWaitValue32");
@@ -262,8 +280,15 @@ static int hold(held *h, double delay_s)
         exit(1);
     *h->flag = 0;
     RUN_ON(h, k_count); /* loads it */
+    h->before = 1;
+    h->dev->lists = guarded ? (ddp__cuda_lists *)calloc(1, sizeof *h->dev->lists) : NULL;
+    if (h->dev->lists) {
+        list_runs(h);
+        h->before++;
+    }
     (void)DDP__CUDA(h->dev, cudaStreamSynchronize(h->dev->stream));
     if (!waits || waits(h->dev->stream, (uintptr_t)h->flag_there, 1, 0)) return 0;
+    if (guarded) ddp__cuda_held(h->dev, h->flag, 1);
     if (pthread_create(&h->thread, NULL, copy_then_raise, h)) exit(1);
     return 1;
 }
@@ -276,10 +301,12 @@ static void release(held *h, const char *name, double began, int count)
     pthread_join(h->thread, NULL);
     if (!fine(h->dev, name)) exit(1);
     (void)DDP__CUDA(h->dev, cudaMemcpy(&is, h->count, sizeof is, cudaMemcpyDeviceToHost));
-    row(name, is == count + 1, ", \"seconds\": %.3f, \"kernels\": %d", ddp_now() - began, is - 1);
+    row(name, is == count + h->before, ", \"seconds\": %.3f, \"kernels\": %d", ddp_now() - began,
+        is - h->before);
 }
 
-static void wait_of(const char *name)
+/* what: the name with its form. */
+static void wait_of(const char *name, int guarded, const char *what)
 {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
@@ -287,8 +314,8 @@ static void wait_of(const char *name)
     int expected = 1;
     held h;
 
-    if (!hold(&h, 0.2)) {
-        row(name, 1, ", \"skipped\": \"the driver has no waits of streams\"");
+    if (!hold(&h, 0.2, guarded)) {
+        row(what, 1, ", \"skipped\": \"the driver has no waits of streams\"");
         return;
     }
     if (strcmp(name, "hold") == 0 || strcmp(name, "blocking") == 0) {
@@ -299,6 +326,9 @@ static void wait_of(const char *name)
     } else if (strcmp(name, "first-launch") == 0) {
         expected = 1000;
         RUN_ON(&h, k_new);
+    } else if (guarded) {
+        list_runs(&h);
+        if (!h.dev->lists || !h.dev->lists->replay[0].graph) row(what, 0, ", \"error\": \"no graph\"");
     } else {
         ddp__cuda *dev = h.dev;
         if (DDP__CUDA(dev, cudaStreamBeginCapture(dev->stream, cudaStreamCaptureModeThreadLocal))) exit(1);
@@ -308,7 +338,7 @@ static void wait_of(const char *name)
             DDP__CUDA(dev, cudaGraphLaunch(exec, dev->stream)))
             exit(1);
     }
-    release(&h, name, began, expected);
+    release(&h, what, began, expected);
 }
 
 /* ---- cuBLASLt at GPT-2's shapes ---- */
@@ -469,7 +499,14 @@ template <typename T> static void matmul_in(ddp_cuda_numbers numbers, const char
 
 int main(int argc, char **argv)
 {
-    static const char *const waits[] = {"hold", "launches", "first-launch", "graph", "blocking"};
+    static const char *const waits[] = {"hold",
+                                        "launches",
+                                        "launches protected",
+                                        "first-launch",
+                                        "first-launch protected",
+                                        "graph",
+                                        "graph protected",
+                                        "blocking"};
     const char *what = argc > 1 ? argv[1] : "";
     const long number = argc > 2 ? atol(argv[2]) : 0;
 
@@ -480,12 +517,14 @@ int main(int argc, char **argv)
     } else if (strcmp(what, "waits") == 0) {
         for (const char *name : waits) printf("%s\n", name);
     } else if (strcmp(what, "wait") == 0 && argc > 2) {
+        char words[60];
+        snprintf(words, sizeof words, "%s%s%s", argv[2], argc > 3 ? " " : "", argc > 3 ? argv[3] : "");
         for (const char *name : waits)
-            if (strcmp(argv[2], name) == 0) {
-                wait_of(name);
+            if (strcmp(words, name) == 0) {
+                wait_of(argv[2], argc > 3, name);
                 return failures > 0;
             }
-        fprintf(stderr, "gpu_probe: no wait is named %s\n", argv[2]);
+        fprintf(stderr, "gpu_probe: no wait is named %s\n", words);
         return 2;
     } else if (strcmp(what, "matmul") == 0) {
         const long rows = number ? number : 4096, dim = argc > 3 ? atol(argv[3]) : 768;
@@ -493,8 +532,8 @@ int main(int argc, char **argv)
         matmul_in<float>(DDP_CUDA_TF32, "tf32", rows, dim);
         matmul_in<ddp__bf16>(DDP_CUDA_BF16, "bf16", rows, dim);
     } else {
-        fprintf(stderr,
-                "usage: gpu_probe products | attention [MOST] | waits | wait NAME | matmul [ROWS [DIM]]\n");
+        fprintf(stderr, "usage: gpu_probe products | attention [MOST] | waits | wait NAME [protected] | "
+                        "matmul [ROWS [DIM]]\n");
         return 2;
     }
     return failures > 0;

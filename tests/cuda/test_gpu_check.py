@@ -39,7 +39,8 @@ attention) if [ "$BAD" = wgmma ]; then
            fi
            echo '{"what": "attention wgmma, 65 tokens", "ok": true, "worst": 0.004, "array": "dk"}';;
 wait) if [ "$2" = graph ] && [ "$BAD" = graph ]; then sleep 100; fi
-      echo "{\"what\": \"$2\", \"ok\": true, \"seconds\": 0.2}";;
+      if [ "$2" != hold ] && [ -z "$3" ] && [ "$BAD" = driver ]; then sleep 100; fi
+      echo "{\"what\": \"$2${3:+ $3}\", \"ok\": true, \"seconds\": 0.2}";;
 matmul) echo '{"what": "cuBLASLt bf16", "ok": true, "tflops": 600.0}';;
 esac
 """
@@ -73,7 +74,8 @@ def false_tree(folder, bad_test):
     os.makedirs(folder + "/bench")
     with open(folder + "/bench/gpu.py", "w", encoding="ascii") as f:
         f.write(BENCH)
-    program(folder, "bin/nvidia-smi", 'echo "False GPU, 570.1, 9.0"\n')
+    program(folder, "bin/nvidia-smi", 'if [ "$1 $2" = "-i 1" ]; then echo "Second GPU, 570.1, 8.0"; exit; fi\n'
+            'echo "False GPU, 570.1, 9.0"; echo "Second GPU, 570.1, 8.0"\n')
     program(folder, "bin/nvcc", 'echo "Cuda compilation tools, release 13.0, V13.0.88"\n')
     program(folder, "bin/make", r"""
 [ "$BAD" = build ] && sleep 100
@@ -91,7 +93,7 @@ done
 """)
 
 
-def run(folder, seconds, bad="", bad_test="none", words=()):
+def run(folder, seconds, bad="", bad_test="none", words=(), visible=None):
     """Returns (exit code, output, calls, the JSON file, seconds)."""
     false_tree(folder, bad_test)
     calls = folder + "/calls"
@@ -99,6 +101,9 @@ def run(folder, seconds, bad="", bad_test="none", words=()):
     env = dict(os.environ, CALLS=calls, BAD=bad, PATH=folder + "/bin:" + os.environ["PATH"])
     env.pop("DREAMDDP_CUDA_HOPPER", None)
     env.pop("DREAMDDP_CUDA_WAITS", None)
+    env.pop("CUDA_VISIBLE_DEVICES", None)
+    if visible is not None:
+        env["CUDA_VISIBLE_DEVICES"] = visible
     begin = time.monotonic()
     r = subprocess.run([sys.executable, folder + "/tools/gpu_check.py", "--seconds", str(seconds), *words], env=env,
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds + 120)
@@ -119,8 +124,9 @@ def all_good():
         check("a run without a fault exits with 0", code == 0, out)
         ran = [c.split(" hopper")[0] for c in calls if not c.startswith("build ")]
         order = ["probe products", "probe attention", "test test_cuda_attention", "probe wait hold", "probe wait launches",
-                 "probe wait first-launch", "probe wait graph", "probe wait blocking", "probe matmul", "test test_cuda_check",
-                 "test test_cuda_text"]
+                 "probe wait launches protected", "probe wait first-launch", "probe wait first-launch protected",
+                 "probe wait graph", "probe wait graph protected", "probe wait blocking", "probe matmul",
+                 "test test_cuda_check", "test test_cuda_text"]
         check("the checks run in the order of their risk", [c for c in ran if c in order] == order, ran)
         check("the probe is compiled first", calls[0] == "build build/gpu/cuda/gpu_probe" or calls[1].endswith("gpu_probe"), calls[:3])
         stages = []
@@ -155,6 +161,7 @@ def table(folder):
     check("the table replaces the old one", r.returncode == 0 and "previous" not in text and text.startswith("before\n") and
           text.endswith("<!-- end -->\nafter\n"), r.stderr + text)
     check("the table names the device", "False GPU, driver 570.1, CUDA 13.0, sm_90a" in text, text)
+    check("the table states the waits", "the self-check chose and waits of the stream." in text, text)
     check("the table has figures", "| attention wgmma, 65 tokens | passed | worst 0.004, array dk |" in text and
           "| ResNet-50 | ms 1.5 |" in text and "self-check 3.5 ms" in text, text)
     with open(page, "w", encoding="utf-8") as f:
@@ -169,7 +176,7 @@ def faults():
         code, out, calls, facts, took = run(folder, 144, "graph", "test_cuda_text", ["--no-bench"])
         got = results(facts)
         check("a failed check exits with 1", code == 1, out)
-        check("a check that does not end is stopped after its time", got.get("gpu_probe wait graph") == "failed" and
+        check("a check that does not end is stopped after its time", got.get("gpu_probe wait graph protected") == "failed" and
               "timed out after 3 s" in out and took < 60, out)
         check("the next check of waits runs", got.get("blocking") == "passed", got)
         check("a failed test is printed with its output", got["cuda/test_cuda_text"] == "failed" and "broken" in out, out)
@@ -177,8 +184,30 @@ def faults():
         check("the file counts the failures", facts["failed"] == 2, facts["failed"])
         later = [c for c in calls if c.startswith(("probe matmul", "train"))]
         check("everything after a failed wait waits on the host", later and all("waits=0" in c for c in later) and
-              facts["waits"] == "0" and facts["waits_why"] == "gpu_probe wait graph", later)
+              facts["waits"] == "0" and facts["waits_why"] == "gpu_probe wait graph protected", later)
+        check("the same wait without protection is a figure", got["graph"] == "passed" and
+              [c["figures"] for c in facts["checks"] if c["name"] == "graph"] == [{"driver": "does not continue"}], facts)
+        sys.path.insert(0, os.path.join(ROOT, "tools"))
+        import gpu_table
+        check("the table states why the calling thread waits", "DREAMDDP_CUDA_WAITS=0), because gpu_probe wait graph "
+              "protected failed." in gpu_table.page_of(facts), gpu_table.page_of(facts)[:400])
         check("Hopper's kernels stay", facts["hopper"] == "auto" and not any("hopper=0" in c for c in calls), facts)
+
+
+def driver_that_needs_protection():
+    """Only the waits without protection do not end: no failure, and the rest runs with waits of the stream."""
+    with tempfile.TemporaryDirectory() as folder:
+        code, out, calls, facts, _ = run(folder, 144, "driver", "none", ["--no-bench"])
+        check("a driver that the library handles is no failure", code == 0 and facts["waits"] == "auto" and
+              not any("waits=0" in c for c in calls), out)
+        check("the figures name it", [c["name"] for c in facts["checks"] if c["figures"].get("driver") == "does not continue"] ==
+              ["launches", "first-launch", "graph", "blocking"], facts)
+
+
+def visible_gpu():
+    with tempfile.TemporaryDirectory() as folder:
+        _, out, _, facts, _ = run(folder, 480, words=["--no-bench"], visible="1,0")
+        check("the first visible GPU is checked", (facts["gpu"], facts["arch"]) == ("Second GPU", "sm_80"), out)
 
 
 def wrong_wgmma():
@@ -206,14 +235,16 @@ def probe_on_the_emulation():
     if not os.access(probe, os.X_OK):
         print("skipped the probe: make tests-cuda builds it")
         return
-    # Not the waits "launches", "first-launch" and "graph": on the emulation, as on a driver that holds a lock, they block the
-    # thread that would end the wait.
-    for words in (["products"], ["attention", "1"], ["wait", "hold"], ["wait", "blocking"], ["matmul", "8", "16"]):
+    # Not the waits "launches", "first-launch" and "graph" without protection: on the emulation, as on a driver that holds a
+    # lock, they block the thread that would end the wait.
+    for words in (["products"], ["attention", "1"], ["wait", "hold"], ["wait", "launches", "protected"],
+                  ["wait", "first-launch", "protected"], ["wait", "graph", "protected"], ["wait", "blocking"],
+                  ["matmul", "8", "16"]):
         r = subprocess.run([probe, *words], capture_output=True, text=True, timeout=300)
         rows = [json.loads(line) for line in r.stdout.splitlines()]
         check("gpu_probe %s on the emulation" % " ".join(words), rows and r.returncode == 0 and
               all(row["ok"] and row["what"] for row in rows), (r.returncode, r.stdout, r.stderr))
-    names = subprocess.run([probe, "waits"], capture_output=True, text=True).stdout.split()
+    names = subprocess.run([probe, "waits"], capture_output=True, text=True).stdout.splitlines()
     sys.path.insert(0, os.path.join(ROOT, "tools"))
     import gpu_check
     check("gpu_check runs all waits of the probe", names == gpu_check.WAITS, names)
@@ -221,6 +252,8 @@ def probe_on_the_emulation():
 
 all_good()
 faults()
+driver_that_needs_protection()
+visible_gpu()
 wrong_wgmma()
 no_time()
 probe_on_the_emulation()
