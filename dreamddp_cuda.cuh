@@ -6554,8 +6554,10 @@ typedef struct ddp__cuda_self {
     unsigned *flag;        /* [slots] pinned: the highest turn that may continue */
     unsigned *flag_there;  /* the device address of flag */
     ddp__cuda_waits waits; /* NULL means that the calling thread waits */
+    unsigned *turn;        /* [slots] atomic: the highest turn for which a stream waits */
     int slots;
-    double copy_s; /* seconds after which a copy of a message has failed */
+    double copy_s;               /* seconds after which a copy of a message has failed */
+    struct ddp__cuda_self *next; /* the list of contexts whose streams may wait */
     ddp__cuda_nccl *nccl;
     /* timing */
     cudaEvent_t *mark; /* [marks], then one more: the start */
@@ -6734,20 +6736,84 @@ static const char *ddp__cuda_probe(ddp__cuda_self *c, cudaStream_t held)
     return why;
 }
 
-/* Number of contexts of this process on each device, or on devices whose numbers differ by a multiple of 64.
- * With two, the call of one may wait for a stream of the other, which waits for a message of the first, so
- * their streams do not wait. */
-static int ddp__cuda_contexts[64];
+/* ---- several contexts of a process on one device ----
+ *
+ * With two, the call of one may wait for a stream of the other, which waits for a message of the first. So
+ * their streams do not wait, and a context opens when the streams of the others no longer do. */
 
-static int *ddp__cuda_contexts_on(const ddp__cuda *dev)
+/* Number of contexts on each device, or on devices whose numbers differ by a multiple of 64. The counts and
+ * ddp__cuda_self.turn are sequentially consistent: a stream that starts to wait sees the new context, or the
+ * new context sees the wait. */
+static int ddp__cuda_contexts[64];
+static pthread_mutex_t ddp__cuda_list_lock = PTHREAD_MUTEX_INITIALIZER;
+static ddp__cuda_self *ddp__cuda_list; /* guarded by the lock */
+
+static DDP__UNUSED int ddp__cuda_count_context(int device, int more)
 {
-    return &ddp__cuda_contexts[dev->device % (int)(sizeof ddp__cuda_contexts / sizeof *ddp__cuda_contexts)];
+    const int room = (int)(sizeof ddp__cuda_contexts / sizeof *ddp__cuda_contexts);
+    return __atomic_add_fetch(&ddp__cuda_contexts[device % room], more, __ATOMIC_SEQ_CST);
 }
 
 static DDP__UNUSED int ddp__cuda_is_alone(const ddp__cuda *dev)
 {
-    return ddp__atomic_load(ddp__cuda_contexts_on(dev)) < 2;
+    return ddp__cuda_count_context(dev->device, 0) < 2;
 }
+
+static void ddp__cuda_list_add(ddp__cuda_self *c)
+{
+    pthread_mutex_lock(&ddp__cuda_list_lock);
+    c->next = ddp__cuda_list;
+    ddp__cuda_list = c;
+    pthread_mutex_unlock(&ddp__cuda_list_lock);
+}
+
+/* c need not be in the list. */
+static DDP__UNUSED void ddp__cuda_list_drop(ddp__cuda_self *c)
+{
+    ddp__cuda_self **link = &ddp__cuda_list;
+
+    pthread_mutex_lock(&ddp__cuda_list_lock);
+    while (*link && *link != c) link = &(*link)->next;
+    if (*link) *link = c->next;
+    pthread_mutex_unlock(&ddp__cuda_list_lock);
+}
+
+/* Number of waits of streams on the device. *most_s: the longest time-out of their contexts. */
+static int ddp__cuda_open_holds(int device, double *most_s)
+{
+    int n = 0;
+
+    *most_s = 0;
+    pthread_mutex_lock(&ddp__cuda_list_lock);
+    for (const ddp__cuda_self *c = ddp__cuda_list; c; c = c->next)
+        for (int i = 0; c->dev->device == device && i < c->slots; i++) {
+            if (ddp__atomic_load(&c->flag[i]) >= __atomic_load_n(&c->turn[i], __ATOMIC_SEQ_CST)) continue;
+            if (*most_s < c->copy_s) *most_s = c->copy_s;
+            n++;
+        }
+    pthread_mutex_unlock(&ddp__cuda_list_lock);
+    return n;
+}
+
+/* Waits until no stream of the device waits for a message. Call it when the new context is counted, before
+ * its first call that may wait for the device. */
+static DDP__UNUSED ddp_status ddp__cuda_await_holds(int device, ddp_error *err)
+{
+    const double begin = ddp_now();
+    double most_s;
+
+    while (ddp__cuda_open_holds(device, &most_s)) {
+        if (ddp_now() - begin > most_s)
+            return ddp__fail(err, DDP_TIMEOUT,
+                             "GPU %d: a stream of another context of this process has waited %g s for a "
+                             "message, and a new context would block it; open all contexts before the first "
+                             "step, or set DREAMDDP_CUDA_WAITS=0",
+                             device, most_s);
+        ddp__sleep_until(ddp_now() + 1e-4);
+    }
+    return DDP_OK;
+}
+
 static const char ddp__cuda_not_alone[] = "another context of this process uses the GPU";
 
 /* The calling thread waits from now on. */
@@ -6790,6 +6856,7 @@ static DDP__UNUSED void ddp__cuda_hold_on(ddp__cuda_self *c, cudaStream_t stream
     char why[80];
     int e;
 
+    if (c->waits) __atomic_store_n(&c->turn[slot], turn, __ATOMIC_SEQ_CST);
     if (c->waits && !ddp__cuda_is_alone(c->dev)) ddp__cuda_waits_not(c, ddp__cuda_not_alone);
     if (c->waits) {
         e = c->waits(stream, (uintptr_t)(c->flag_there + slot), turn, DDP__CUDA_GEQ);
@@ -6813,7 +6880,8 @@ static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
 
     c->slots = slots;
     c->ready = ddp__cuda_events(dev, slots, cudaEventDisableTiming | cudaEventBlockingSync);
-    if (!c->ready) return 0;
+    c->turn = (unsigned *)ddp__calloc(n, sizeof *c->turn);
+    if (!c->ready || !c->turn) return 0;
     if (cudaHostAlloc((void **)&c->flag, n * sizeof *c->flag, cudaHostAllocMapped) != cudaSuccess) {
         (void)cudaGetLastError();
         return 0;
@@ -6828,6 +6896,7 @@ static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
      * a flag */
     DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
     ddp__cuda_waits_open(c);
+    ddp__cuda_list_add(c);
     return ddp__cuda_status(dev, NULL) == DDP_OK;
 }
 
@@ -7594,11 +7663,14 @@ static void ddp__cuda_backend_close(ddp__cuda_self *c)
 {
     if (!c) return;
     if (c->dev) {
-        (void)__atomic_sub_fetch(ddp__cuda_contexts_on(c->dev), 1, __ATOMIC_ACQ_REL);
+        const int device = c->dev->device;
+        ddp__cuda_list_drop(c);
         if (!c->dev->stuck) ddp__cuda_backend_free(c);
+        if (c->turn) DDP_FREE(c->turn);
         if (c->dev->lists) DDP_FREE(c->dev->lists);
         if (c->ranged) (void)nvtxRangePop();
         ddp__cuda_close(c->dev);
+        (void)ddp__cuda_count_context(device, -1); /* now another context's stream may wait */
     }
     while (c->mirror) {
         ddp__cuda_mirror *m = c->mirror;
@@ -7620,12 +7692,15 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
         device = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 ? local_rank % n : 0;
         (void)cudaGetLastError();
     }
-    c->dev = dev = ddp__cuda_open(device, (ddp_cuda_numbers)b->numbers, stream, err);
+    (void)ddp__cuda_count_context(device, 1);
+    if (ddp__cuda_await_holds(device, err) == DDP_OK)
+        c->dev = ddp__cuda_open(device, (ddp_cuda_numbers)b->numbers, stream, err);
+    dev = c->dev;
     if (!dev) {
+        (void)ddp__cuda_count_context(device, -1);
         DDP_FREE(c);
         return err->code;
     }
-    (void)__atomic_add_fetch(ddp__cuda_contexts_on(dev), 1, __ATOMIC_ACQ_REL);
     ddp__cuda_elementwise_ops(dev);
     ddp__cuda_text_ops(dev);
     ddp__cuda_conv_ops(dev);

@@ -30,11 +30,14 @@ static void ddp__cuda_backend_close(ddp__cuda_self *c)
 {
     if (!c) return;
     if (c->dev) {
-        (void)__atomic_sub_fetch(ddp__cuda_contexts_on(c->dev), 1, __ATOMIC_ACQ_REL);
+        const int device = c->dev->device;
+        ddp__cuda_list_drop(c);
         if (!c->dev->stuck) ddp__cuda_backend_free(c);
+        if (c->turn) DDP_FREE(c->turn);
         if (c->dev->lists) DDP_FREE(c->dev->lists);
         if (c->ranged) (void)nvtxRangePop();
         ddp__cuda_close(c->dev);
+        (void)ddp__cuda_count_context(device, -1); /* now another context's stream may wait */
     }
     while (c->mirror) {
         ddp__cuda_mirror *m = c->mirror;
@@ -56,12 +59,15 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
         device = cudaGetDeviceCount(&n) == cudaSuccess && n > 0 ? local_rank % n : 0;
         (void)cudaGetLastError();
     }
-    c->dev = dev = ddp__cuda_open(device, (ddp_cuda_numbers)b->numbers, stream, err);
+    (void)ddp__cuda_count_context(device, 1);
+    if (ddp__cuda_await_holds(device, err) == DDP_OK)
+        c->dev = ddp__cuda_open(device, (ddp_cuda_numbers)b->numbers, stream, err);
+    dev = c->dev;
     if (!dev) {
+        (void)ddp__cuda_count_context(device, -1);
         DDP_FREE(c);
         return err->code;
     }
-    (void)__atomic_add_fetch(ddp__cuda_contexts_on(dev), 1, __ATOMIC_ACQ_REL);
     ddp__cuda_elementwise_ops(dev);
     ddp__cuda_text_ops(dev);
     ddp__cuda_conv_ops(dev);

@@ -396,6 +396,88 @@ static void capture_that_fails_runs_directly(void **state)
     assert_int_equal(cuda_on_cpu::alive(), 0);
 }
 
+/* An open context whose stream waits for turn 1 of slot 0. */
+typedef struct holder {
+    ddp_backend b;
+    void *self;
+    float *there, *here; /* [1] device memory, and pinned */
+} holder;
+
+static holder holding(double op_s)
+{
+    const ddp_logger log = {keeps, &said, DDP_LOG_WARN};
+    ddp_error err;
+    holder h;
+
+    memset(&h, 0, sizeof h);
+    h.b = ddp_cuda(DDP_CUDA_F32, 0);
+    if (h.b.open(&h.b, 0, NULL, &h.self, &err)) fail_msg("%s", err.msg);
+    h.b.attach(h.self, &log, op_s);
+    assert_int_equal(h.b.slots(h.self, 2), 1);
+    h.there = (float *)h.b.alloc(h.self, sizeof *h.there);
+    assert_int_equal(cudaMallocHost(&h.here, sizeof *h.here), cudaSuccess);
+    assert_int_equal(h.b.wait(h.self, &err), DDP_OK);
+    cuda_on_cpu::unload();
+    cuda_on_cpu::set_depth(1000, 1);
+    h.b.hold(h.self, 0, 1);
+    return h;
+}
+
+static void let_go(holder *h)
+{
+    h->b.release(h->self, h->there, sizeof *h->there);
+    h->b.close(h->self);
+    (void)cudaFreeHost(h->here);
+    cuda_on_cpu::set_depth(1000, 300);
+    cuda_on_cpu::mend();
+    assert_int_equal(cuda_on_cpu::alive(), 0);
+}
+
+static void *gives_and_raises(void *arg)
+{
+    holder *h = (holder *)arg;
+    ddp_error err;
+
+    ddp__sleep_until(ddp_now() + 0.05);
+    (void)h->b.give(h->self, h->there, h->here, sizeof *h->here, &err);
+    h->b.raise(h->self, 0, 1);
+    return NULL;
+}
+
+/* A context in bfloat16 launches a kernel when it opens, which is loaded then. */
+static void second_context_behind_a_wait(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_BF16, 0);
+    holder h = holding(60);
+    void *second = NULL;
+    pthread_t thread;
+    ddp_error err;
+
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, gives_and_raises, &h), 0);
+    if (b.open(&b, 0, NULL, &second, &err)) fail_msg("%s", err.msg);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_string_equal(cuda_on_cpu::why(), "");
+    b.close(second);
+    let_go(&h);
+}
+
+static void second_context_times_out_behind_a_wait(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_BF16, 0);
+    holder h = holding(0.2);
+    void *second = NULL;
+    ddp_error err;
+
+    (void)state;
+    assert_int_equal(b.open(&b, 0, NULL, &second, &err), DDP_TIMEOUT);
+    assert_non_null(strstr(err.msg, "another context of this process has waited 0.2 s for a message"));
+    h.b.raise(h.self, 0, 1);
+    if (b.open(&b, 0, NULL, &second, &err)) fail_msg("%s", err.msg);
+    b.close(second);
+    let_go(&h);
+}
+
 /* Any amount of memory: a run ends, with an error or without. */
 static void too_little_memory_is_an_error(void **state)
 {
@@ -437,6 +519,8 @@ int main(void)
         cmocka_unit_test(streams_that_share_a_hardware_queue),
         cmocka_unit_test(launches_that_block),
         cmocka_unit_test(two_contexts_on_one_device),
+        cmocka_unit_test(second_context_behind_a_wait),
+        cmocka_unit_test(second_context_times_out_behind_a_wait),
         cmocka_unit_test(capture_that_fails_runs_directly),
         cmocka_unit_test(too_little_memory_is_an_error),
     };
