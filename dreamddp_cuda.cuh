@@ -657,6 +657,7 @@ typedef struct ddp__cuda_replay {
     ddp__cuda_due *due; /* [count] */
     int count;
     cudaGraphExec_t graph; /* NULL means that the list has occurred once */
+    size_t nodes;          /* of the graph */
 } ddp__cuda_replay;
 
 typedef struct ddp__cuda_lists {
@@ -734,6 +735,7 @@ static inline void ddp__cuda_capture(ddp__cuda *dev, ddp__cuda_replay *p)
 
     ddp__cuda_before(dev, 1);
     e = ddp__cuda_record_list(dev, p->due, p->count, &graph);
+    if (e == cudaSuccess) e = cudaGraphGetNodes(graph, NULL, &p->nodes);
     if (e == cudaSuccess) e = cudaGraphInstantiateWithFlags(&p->graph, graph, 0);
     if (graph) (void)cudaGraphDestroy(graph);
     if (e == cudaSuccess) return;
@@ -757,7 +759,7 @@ static DDP__UNUSED void ddp__cuda_run_due(ddp__cuda *dev)
     p = ddp__cuda_replay_of(x, count);
     if (p && !p->graph && !x->direct) ddp__cuda_capture(dev, p);
     if (p && p->graph) {
-        dev->items += count; /* a graph may take a place in the stream for each of its nodes */
+        dev->items += (long)p->nodes; /* a graph may take a place in the stream for each of its nodes */
         ddp__cuda_before(dev, 0);
         (void)DDP__CUDA(dev, cudaGraphLaunch(p->graph, dev->stream));
         return;

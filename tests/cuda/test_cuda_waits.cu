@@ -48,16 +48,23 @@ static void listed(const ddp_op_call *c)
     DDP__RUN(add_one, 1, 1, (float *)c->out);
 }
 
-static void list_runs(waiting *w)
+static void listed_often(const ddp_op_call *c)
+{
+    for (int i = 0; i < 20; i++) listed(c);
+}
+
+static void list_of(waiting *w, void (*op)(const ddp_op_call *))
 {
     ddp_op_call c;
 
     memset(&c, 0, sizeof c);
     c.pool = w->dev;
     c.out = w->there;
-    ddp__cuda_add(listed, NULL, &c, NULL);
+    ddp__cuda_add(op, NULL, &c, NULL);
     ddp__cuda_run_due(w->dev);
 }
+
+static void list_runs(waiting *w) { list_of(w, listed); }
 
 static void product_runs(waiting *w, long rows)
 {
@@ -123,6 +130,12 @@ static void many_launches(waiting *w)
     for (int i = 0; i < 1100; i++) DDP__RUN(add_one, 1, 1, w->there);
 }
 
+/* 60 operators, and 1,200 kernels. */
+static void many_nodes(waiting *w)
+{
+    for (int i = 0; i < 60; i++) list_of(w, listed_often);
+}
+
 static void new_kernel(waiting *w)
 {
     ddp__cuda *dev = w->dev;
@@ -149,6 +162,7 @@ static void behind_a_wait(void (*work)(waiting *w), int known, const char *fault
     cuda_on_cpu::unload();
     many_launches(&w);
     product_runs(&w, SIDE);
+    for (int i = 0; i < 2; i++) list_of(&w, listed_often);
     assert_int_equal(cudaStreamSynchronize(w.dev->stream), cudaSuccess);
     cuda_on_cpu::set_depth(1000, 1);
     assert_int_equal(cuda_on_cpu::wait_value(w.dev->stream, (uintptr_t)w.flag, 1, 0), 0);
@@ -172,6 +186,13 @@ static void full_stream_does_not_block_the_message(void **state)
     (void)state;
     behind_a_wait(many_launches, 0, "1000 items pending, and none ends");
     behind_a_wait(many_launches, 1, NULL);
+}
+
+static void nodes_of_graphs_fill_the_stream(void **state)
+{
+    (void)state;
+    behind_a_wait(many_nodes, 0, "1000 items pending, and none ends");
+    behind_a_wait(many_nodes, 1, NULL);
 }
 
 static void nothing_is_loaded_behind_a_wait(void **state)
@@ -509,6 +530,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(full_stream_does_not_block_the_message),
+        cmocka_unit_test(nodes_of_graphs_fill_the_stream),
         cmocka_unit_test(nothing_is_loaded_behind_a_wait),
         cmocka_unit_test(no_graph_is_made_behind_a_wait),
         cmocka_unit_test(many_waits_are_remembered),

@@ -537,15 +537,20 @@ inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *e, cudaGraph_t
     w.graphs++;
     return cudaSuccess;
 }
+/* Only counts the nodes: list must be NULL. */
+inline cudaError_t cudaGraphGetNodes(cudaGraph_t g, void *list, size_t *n)
+{
+    *n = g->jobs->size();
+    return list ? cuda_on_cpu::note(cudaErrorInvalidValue) : cuda_on_cpu::ready();
+}
+/* Each node takes a place in the stream. */
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s)
 {
     auto jobs = e->graph.jobs;
 
     if (cuda_on_cpu::captures("a graph is launched")) return cuda_on_cpu::ready();
     cuda_on_cpu::the_world().replays++;
-    cuda_on_cpu::give(s, [=] {
-        for (auto &job : *jobs) job();
-    });
+    for (auto &job : *jobs) cuda_on_cpu::give(s, job);
     cuda_on_cpu::launched(s);
     return cuda_on_cpu::ready();
 }
