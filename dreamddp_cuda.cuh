@@ -481,8 +481,8 @@ static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers number
         goto failed;
     if (dev->props.major < 8) {
         ddp__cuda_fail(dev, DDP_UNSUPPORTED,
-                       "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", device,
-                       dev->props.name, dev->props.major, dev->props.minor);
+                       "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed, which has bfloat16",
+                       device, dev->props.name, dev->props.major, dev->props.minor);
         goto failed;
     }
     if (dev->own_stream && DDP__CUDA(dev, cudaStreamCreateWithFlags(&dev->stream, cudaStreamNonBlocking))) {

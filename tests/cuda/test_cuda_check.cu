@@ -337,6 +337,32 @@ static void missing_memory_selects_portable_kernels(void **state)
     shut(&o, "self-check: out of memory (4194304 bytes)", "the portable kernels are used");
 }
 
+/* An A100 has mma, and neither wgmma nor a gradient of gelu in a product. */
+static void older_devices(void **state)
+{
+    ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    ddp_error err;
+    void *self;
+    opened o;
+
+    (void)state;
+    cuda_on_cpu::set_capability(8, 0);
+    checked(&o, DDP_CUDA_BF16, 60);
+    assert_int_equal(o.status, DDP_OK);
+    assert_null(o.dev->map);
+    assert_int_equal(o.dev->forms, 0);
+    assert_int_equal(warnings(&o.heard), 0);
+    says(&o.heard, "attention with mma ");
+    assert_null(strstr(o.heard.text, "wgmma"));
+    o.b.close(o.self);
+    cuda_on_cpu::set_capability(7, 5);
+    assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_UNSUPPORTED);
+    assert_string_equal(
+        err.msg, "GPU 0 (stand-in 0) has compute capability 7.5; 8.0 or later is needed, which has bfloat16");
+    cuda_on_cpu::set_capability(9, 0);
+    assert_int_equal(cuda_on_cpu::alive(), 0);
+}
+
 /* What ddp_open gives with this value of the variable. */
 static ddp_ctx *with_variable(const char *value, int no_env, lines *h, ddp_error *err)
 {
@@ -407,6 +433,7 @@ int main(void)
         cmocka_unit_test_teardown(wrong_topk_is_reported, no_faults),
         cmocka_unit_test_teardown(failed_launch_selects_the_portable_kernel, no_faults),
         cmocka_unit_test_teardown(broken_device_returns_an_error_with_a_remedy, no_faults),
+        cmocka_unit_test_teardown(older_devices, no_faults),
         cmocka_unit_test_teardown(lost_tile_selects_portable_kernels, no_faults),
         cmocka_unit_test_teardown(missing_memory_selects_portable_kernels, no_faults),
         cmocka_unit_test_teardown(variable_overrides_the_self_check, no_faults),

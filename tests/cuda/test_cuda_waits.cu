@@ -358,6 +358,19 @@ static void driver_without_stream_waits_or_tensor_maps(void **state)
     cuda_on_cpu::set_maps(true);
 }
 
+static void driver_whose_stream_waits_fail(void **state)
+{
+    (void)state;
+    cuda_on_cpu::set_wait_fault(cuda_on_cpu::WAITS_FAIL);
+    trains("auto", -1, DDP_CUDA_F32, 1, "cuStreamWaitValue32 fails");
+    trains("1", -1, DDP_CUDA_F32, 1, "cuStreamWaitValue32 failed with driver error 801");
+    cuda_on_cpu::set_wait_fault(cuda_on_cpu::WAITS_RETURN);
+    cuda_on_cpu::set_blocking(true); /* so that the kernel behind the wait has run when the test looks */
+    trains("auto", -1, DDP_CUDA_F32, 1, "a stream does not wait");
+    cuda_on_cpu::set_blocking(false);
+    cuda_on_cpu::set_wait_fault(cuda_on_cpu::WAITS_WORK);
+}
+
 /* A hardware queue that all streams of a device share: the message cannot be copied while one of them waits.
  * With queues apart for each priority, it can. */
 static void streams_that_share_a_hardware_queue(void **state)
@@ -446,7 +459,7 @@ static holder holding(double op_s)
 
 static void let_go(holder *h)
 {
-    h->b.release(h->self, h->there, sizeof *h->there);
+    if (h->there) h->b.release(h->self, h->there, sizeof *h->there);
     h->b.close(h->self);
     (void)cudaFreeHost(h->here);
     cuda_on_cpu::set_depth(1000, 300);
@@ -481,6 +494,28 @@ static void second_context_behind_a_wait(void **state)
     assert_string_equal(cuda_on_cpu::why(), "");
     b.close(second);
     let_go(&h);
+}
+
+/* The call that raises the flag waits for a lock that the allocation holds. */
+static void memory_is_not_allocated_or_freed_behind_a_wait(void **state)
+{
+    (void)state;
+    for (int frees = 0; frees < 2; frees++) {
+        holder h = holding(60);
+        void *more = NULL;
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, gives_and_raises, &h), 0);
+        if (frees) {
+            h.b.release(h.self, h.there, sizeof *h.there);
+            h.there = NULL;
+        } else {
+            more = h.b.alloc(h.self, 100);
+        }
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_string_equal(cuda_on_cpu::why(), "");
+        if (more) h.b.release(h.self, more, 100);
+        let_go(&h);
+    }
 }
 
 static void second_context_times_out_behind_a_wait(void **state)
@@ -538,9 +573,11 @@ int main(void)
         cmocka_unit_test(no_env_ignores_the_variable),
         cmocka_unit_test(stream_of_the_program_does_not_wait),
         cmocka_unit_test(driver_without_stream_waits_or_tensor_maps),
+        cmocka_unit_test(driver_whose_stream_waits_fail),
         cmocka_unit_test(streams_that_share_a_hardware_queue),
         cmocka_unit_test(launches_that_block),
         cmocka_unit_test(two_contexts_on_one_device),
+        cmocka_unit_test(memory_is_not_allocated_or_freed_behind_a_wait),
         cmocka_unit_test(second_context_behind_a_wait),
         cmocka_unit_test(second_context_times_out_behind_a_wait),
         cmocka_unit_test(capture_that_fails_runs_directly),

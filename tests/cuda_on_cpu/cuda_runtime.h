@@ -126,7 +126,8 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     p->totalGlobalMem = cuda_on_cpu::the_world().limit;
     p->sharedMemPerBlock = 48 * 1024;
     p->sharedMemPerBlockOptin = cuda_on_cpu::the_world().shared;
-    p->major = 9;
+    p->major = cuda_on_cpu::the_world().major;
+    p->minor = cuda_on_cpu::the_world().minor;
     p->multiProcessorCount = 4;
     p->maxThreadsPerBlock = cuda_on_cpu::MOST_THREADS;
     p->warpSize = 32;
@@ -138,8 +139,8 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr a, int devi
     if (device < 0 || device >= cuda_on_cpu::the_world().devices)
         return cuda_on_cpu::note(cudaErrorInvalidDevice);
     *value = a == cudaDevAttrMultiProcessorCount      ? 4
-             : a == cudaDevAttrComputeCapabilityMajor ? 9
-             : a == cudaDevAttrComputeCapabilityMinor ? 0
+             : a == cudaDevAttrComputeCapabilityMajor ? cuda_on_cpu::the_world().major
+             : a == cudaDevAttrComputeCapabilityMinor ? cuda_on_cpu::the_world().minor
                                                       : (int)cuda_on_cpu::MOST_SHARED;
     return cudaSuccess;
 }
@@ -180,6 +181,7 @@ inline cudaError_t take(void **p, size_t bytes, int device)
 
     *p = nullptr;
     if (e != cudaSuccess || captures("memory is allocated")) return e;
+    if (device >= 0) synchronise("device memory is allocated"); /* a driver may wait for all work */
     std::lock_guard<std::mutex> hold(w.m);
     if (device < 0 ? w.pinned-- < 1 : w.used[device] + bytes > w.limit)
         return note(cudaErrorMemoryAllocation);
@@ -201,7 +203,10 @@ inline cudaError_t drop(void *p, bool pinned)
         if (at == w.memory.end() || (at->second.device < 0) != pinned) return note(cudaErrorInvalidValue);
         device = at->second.device;
     }
-    drain_device(device < 0 ? current_device() : device, false);
+    if (device < 0)
+        drain_device(current_device(), false);
+    else
+        synchronise("device memory is freed");
     std::lock_guard<std::mutex> hold(w.m);
     if (device >= 0) w.used[device] -= w.memory[p].bytes;
     w.memory.erase(p);
@@ -381,6 +386,8 @@ inline int wait_value(cudaStream_t s, unsigned long long there, unsigned value, 
 
     if (captures("a stream waits for memory")) return 0;
     if (how != 0 || place_of((const void *)at) == PAGEABLE) return 1;
+    if (the_world().waiting == WAITS_FAIL) return 801;
+    if (the_world().waiting == WAITS_RETURN) return 0;
     give(s, [=] {
         while ((int)(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) < 0)
             std::this_thread::sleep_for(std::chrono::microseconds(20));

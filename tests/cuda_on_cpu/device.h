@@ -104,6 +104,9 @@ struct block_of_memory {
 /* The step at which a capture fails. */
 enum capture_failure { CAPTURE_WORKS, CAPTURE_BEGINS, CAPTURE_CALLS, CAPTURE_ENDS, CAPTURE_BECOMES_A_GRAPH };
 
+/* What cuStreamWaitValue32 does. */
+enum wait_fault { WAITS_WORK, WAITS_FAIL, WAITS_RETURN /* the stream does not wait */ };
+
 /* State of the process. Not freed at exit: threads of streams may still use it. */
 struct world {
     std::mutex m;
@@ -125,8 +128,10 @@ struct world {
     std::atomic<long> launches{0};
     bool blocking = false; /* 1 if a launch returns when its work is done */
     bool waits = true;     /* 1 if the driver has cuStreamWaitValue32 */
-    bool maps = true;      /* 1 if it has cuTensorMapEncodeTiled */
-    uint64_t depth = 1000; /* items that a stream may have pending. The next one waits */
+    wait_fault waiting = WAITS_WORK;
+    int major = 9, minor = 0; /* compute capability of the devices */
+    bool maps = true;         /* 1 if it has cuTensorMapEncodeTiled */
+    uint64_t depth = 1000;    /* items that a stream may have pending. The next one waits */
     double patience = 300; /* seconds after which such a wait, or one for all work of a device, is a fault */
     int queues = 0;        /* hardware queues for the streams of one device and priority. 0: no two streams
                             * share one */
@@ -350,6 +355,12 @@ inline void set_pinned(long pieces) { the_world().pinned = pieces; }
 inline void set_shared(size_t bytes) { the_world().shared = bytes; }
 inline void set_blocking(bool yes) { the_world().blocking = yes; }
 inline void set_waits(bool yes) { the_world().waits = yes; }
+inline void set_wait_fault(wait_fault f) { the_world().waiting = f; }
+inline void set_capability(int major, int minor)
+{
+    the_world().major = major;
+    the_world().minor = minor;
+}
 inline void set_maps(bool yes) { the_world().maps = yes; }
 inline void set_depth(uint64_t items, double patience)
 {
