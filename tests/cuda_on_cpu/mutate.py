@@ -139,7 +139,7 @@ def stale(mutation):
         return "%s: there is no tests/cuda/%s.cu" % (at, test)
     if function:
         with open(os.path.join(ROOT, "tests/cuda", test + ".cu"), encoding="ascii") as f:
-            if "(%s)" % function not in f.read():
+            if not re.search(r"\(%s[,)]" % function, f.read()):
                 return "%s: %s has no function %s" % (at, test, function)
     with open(path, encoding="ascii") as f:
         places = len(pattern(old).findall(f.read()))
