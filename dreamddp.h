@@ -30325,10 +30325,12 @@ static size_t ddp__direct_part(const ddp__engine *e, const ddp__op *op, int peer
     return *to - *from;
 }
 
+/* Contributions first: each causes a result, which arrives two delays later. The results fill the uplink
+ * after the last contribution, so a long message ends one delay after its last byte has left. */
 static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
-    return (ddp__flow_returns(op) && ddp__flow_result(e, op, peer, op->reduced, f)) ||
-           ddp__flow_next(e, op, peer, f);
+    return ddp__flow_next(e, op, peer, f) ||
+           (ddp__flow_returns(op) && ddp__flow_result(e, op, peer, op->reduced, f));
 }
 
 /* Releases the input once all contributions were written and the own segment is summed, because no code reads
@@ -32159,14 +32161,15 @@ static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp_
 }
 
 /* 1 if frame f of op for peer must leave before the best one so far. Order: the higher-priority operation,
- * results before contributions, then the peer that was sent least. Ties go in the order rank + 1, rank + 2,
- * ..., so that at any time each rank sends to a different one, and no downlink serves two of them. */
+ * contributions before results as in ddp__direct_next (between sites: after them), then the peer that was
+ * sent least. Ties go in the order rank + 1, rank + 2, ..., so that at any time each rank sends to a
+ * different one, and no downlink serves two of them. */
 static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f,
                        const ddp__op *best_op, int best_peer, const ddp__frame *best)
 {
     if (op->m.priority != best_op->m.priority) return op->m.priority < best_op->m.priority;
     if (op != best_op) return op->ticket < best_op->ticket;
-    if (f->type != best->type) return f->type == DDP__FRAME_RESULT;
+    if (f->type != best->type) return (f->type == DDP__FRAME_RESULT) == (op->way == ddp__sites_way());
     return ddp__given(e, op, peer, f) < ddp__given(e, op, best_peer, best);
 }
 
@@ -72909,7 +72912,9 @@ static int ddp__job_before(const ddp__job *a, const ddp__job *b)
 {
     if (a->priority != b->priority) return a->priority < b->priority;
     if (a->ticket != b->ticket) return a->ticket < b->ticket;
-    return a->phase != b->phase ? a->phase > b->phase : a->part < b->part;
+    if (a->phase == b->phase) return a->part < b->part;
+    /* the direct algorithm sends contributions before results, as ddp__direct_next does */
+    return a->carried->phases == 2 && !a->carried->in_turn ? a->phase < b->phase : a->phase > b->phase;
 }
 
 static ddp__job ddp__job_take(ddp__port *p)

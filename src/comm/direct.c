@@ -110,10 +110,12 @@ static size_t ddp__direct_part(const ddp__engine *e, const ddp__op *op, int peer
     return *to - *from;
 }
 
+/* Contributions first: each causes a result, which arrives two delays later. The results fill the uplink
+ * after the last contribution, so a long message ends one delay after its last byte has left. */
 static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
-    return (ddp__flow_returns(op) && ddp__flow_result(e, op, peer, op->reduced, f)) ||
-           ddp__flow_next(e, op, peer, f);
+    return ddp__flow_next(e, op, peer, f) ||
+           (ddp__flow_returns(op) && ddp__flow_result(e, op, peer, op->reduced, f));
 }
 
 /* Releases the input once all contributions were written and the own segment is summed, because no code reads

@@ -249,14 +249,15 @@ static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp_
 }
 
 /* 1 if frame f of op for peer must leave before the best one so far. Order: the higher-priority operation,
- * results before contributions, then the peer that was sent least. Ties go in the order rank + 1, rank + 2,
- * ..., so that at any time each rank sends to a different one, and no downlink serves two of them. */
+ * contributions before results as in ddp__direct_next (between sites: after them), then the peer that was
+ * sent least. Ties go in the order rank + 1, rank + 2, ..., so that at any time each rank sends to a
+ * different one, and no downlink serves two of them. */
 static int ddp__sooner(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f,
                        const ddp__op *best_op, int best_peer, const ddp__frame *best)
 {
     if (op->m.priority != best_op->m.priority) return op->m.priority < best_op->m.priority;
     if (op != best_op) return op->ticket < best_op->ticket;
-    if (f->type != best->type) return f->type == DDP__FRAME_RESULT;
+    if (f->type != best->type) return (f->type == DDP__FRAME_RESULT) == (op->way == ddp__sites_way());
     return ddp__given(e, op, peer, f) < ddp__given(e, op, best_peer, best);
 }
 

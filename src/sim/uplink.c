@@ -16,7 +16,9 @@ static int ddp__job_before(const ddp__job *a, const ddp__job *b)
 {
     if (a->priority != b->priority) return a->priority < b->priority;
     if (a->ticket != b->ticket) return a->ticket < b->ticket;
-    return a->phase != b->phase ? a->phase > b->phase : a->part < b->part;
+    if (a->phase == b->phase) return a->part < b->part;
+    /* the direct algorithm sends contributions before results, as ddp__direct_next does */
+    return a->carried->phases == 2 && !a->carried->in_turn ? a->phase < b->phase : a->phase > b->phase;
 }
 
 static ddp__job ddp__job_take(ddp__port *p)
