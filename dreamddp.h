@@ -27589,6 +27589,8 @@ DDP_LIB int ddp__engine_may_ring(const ddp__engine *e);
 DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err);
 /* The maximum number of collectives in flight: the oldest that are not complete. */
 DDP_LIB int ddp__engine_width(const ddp__engine *e);
+/* The largest payload of a frame, in bytes. */
+DDP_LIB size_t ddp__engine_chunk(const ddp__engine *e);
 /* Whether another rank relays the bytes of a peer. Any thread. */
 DDP_LIB int ddp__engine_relayed(const ddp__engine *e, int peer);
 /* The rank whose loss is the engine's error, or -1. Any thread. */
@@ -32784,6 +32786,7 @@ void ddp__engine_code(ddp__engine *e, ddp_coding coding)
 }
 
 int ddp__engine_width(const ddp__engine *e) { return e->width; }
+size_t ddp__engine_chunk(const ddp__engine *e) { return e->chunk * sizeof(float); }
 
 int ddp__engine_relayed(const ddp__engine *e, int peer) { return ddp__wire_relay(e->wire, peer) >= 0; }
 
@@ -40244,7 +40247,8 @@ ddp__due ddp__due_take(ddp__due *heap, int n)
 }
 
 /* ==== plan/link_clock.h ==== [plan] */
-/* The clock of a link that carries one message at a time. */
+/* The clock of a link: of one that carries one message at a time, and of one that messages share as the comm
+ * thread sends them. */
 
 /* Sends a message that becomes ready at `ready` and occupies the link for `takes` seconds. Returns the
  * start time, and sets *free_at to the time at which the link is free again. The message arrives alpha
@@ -40254,8 +40258,51 @@ DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
 DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes,
                             const double *alpha);
 
+enum { DDP__LINK_PARTS = 16, DDP__LINK_WIDTH = 16 };
+
+/* What a message costs. */
+typedef struct ddp__message_cost {
+    double takes;   /* seconds for which it occupies the link */
+    double alpha_s; /* seconds from its start until a short message arrives */
+    int halves; /* 1 for the direct all-reduce: the results are the second half of the bytes. A part of them
+                       can leave half of alpha_s after the same part of the contributions */
+    int parts;  /* parts of a half, or of the message: 1 to DDP__LINK_PARTS */
+} ddp__message_cost;
+
+/* A message of a link, from sending to arrival. */
+typedef struct ddp__shared_message {
+    ddp__message_cost cost;
+    double ready;                   /* from this time on it can begin */
+    double arrives;                 /* DBL_MAX until its last part has left */
+    int after;                      /* the message that must arrive before it begins, or -1 */
+    int priority;                   /* lowest first, then the message that began first */
+    int next;                       /* the message that begins after it, or -1 */
+    int sent;                       /* parts that have left, of both halves */
+    double result[DDP__LINK_PARTS]; /* [cost.parts] the time from which a part of the results can leave */
+} ddp__shared_message;
+
+/* A link that messages share. Messages begin in the order of sending, and at most `width` of them are in
+ * flight. The link sends one part at a time, of the message with the highest priority that has one. */
+typedef struct ddp__shared_link {
+    int width, flights;
+    int first, last; /* of the messages that have not begun, or -1 */
+    double now;      /* until this time the link is simulated */
+    ddp__shared_message *message;
+    int flight[DDP__LINK_WIDTH]; /* [flights] the messages in flight, in the order of beginning */
+} ddp__shared_link;
+
+/* width is limited to DDP__LINK_WIDTH. message: [n], borrowed. No message is sent yet. */
+DDP_LIB void ddp__shared_start(ddp__shared_link *k, ddp__shared_message *message, int n, int width);
+/* Sends message m, whose earlier use has arrived. `ready` must not be earlier than an arrival that was asked
+ * for.
+ *   after     a message that was sent before, or -1 */
+DDP_LIB void ddp__shared_send(ddp__shared_link *k, int m, const ddp__message_cost *cost, double ready,
+                              int after, int priority);
+/* Returns the arrival of message m, which was sent. */
+DDP_LIB double ddp__shared_arrival(ddp__shared_link *k, int m);
+
 /* ==== plan/link_clock.c ==== [plan] */
-/* The clock of a link that carries one message at a time. */
+/* Computes when messages leave a link and arrive. */
 
 double ddp__link_take(double *free_at, double ready, double takes)
 {
@@ -40278,6 +40325,113 @@ int ddp__link_first(int links, const double *free_at, double ready, const double
         }
     }
     return best;
+}
+
+/* ---- a link that messages share ---- */
+
+void ddp__shared_start(ddp__shared_link *k, ddp__shared_message *message, int n, int width)
+{
+    k->width = width < 1 ? 1 : width < (int)DDP__LINK_WIDTH ? width : (int)DDP__LINK_WIDTH;
+    k->flights = 0;
+    k->first = k->last = -1;
+    k->now = 0;
+    k->message = message;
+    for (int i = 0; i < n; i++) message[i].arrives = 0;
+}
+
+void ddp__shared_send(ddp__shared_link *k, int m, const ddp__message_cost *cost, double ready, int after,
+                      int priority)
+{
+    ddp__shared_message *x = &k->message[m];
+
+    x->cost = *cost;
+    x->ready = ready;
+    x->arrives = DBL_MAX;
+    x->after = after;
+    x->priority = priority;
+    x->next = -1;
+    x->sent = 0;
+    if (k->last >= 0)
+        k->message[k->last].next = m;
+    else
+        k->first = m;
+    k->last = m;
+}
+
+/* Removes messages that have arrived, and begins others. */
+static void ddp__shared_begin(ddp__shared_link *k)
+{
+    int left = 0;
+
+    for (int i = 0; i < k->flights; i++)
+        if (k->message[k->flight[i]].arrives > k->now) k->flight[left++] = k->flight[i];
+    k->flights = left;
+    while (k->first >= 0 && k->flights < k->width) {
+        const ddp__shared_message *x = &k->message[k->first];
+        if (x->ready > k->now || (x->after >= 0 && k->message[x->after].arrives > k->now)) return;
+        k->flight[k->flights++] = k->first;
+        k->first = x->next;
+        if (k->first < 0) k->last = -1;
+    }
+}
+
+/* The time from which the next part of a message in flight can leave, or DBL_MAX if all have left.
+ * Contributions leave before results. */
+static double ddp__shared_leaves(const ddp__shared_message *x)
+{
+    const int parts = x->cost.parts;
+
+    if (x->sent < parts) return 0;
+    return x->cost.halves && x->sent < 2 * parts ? x->result[x->sent - parts] : DBL_MAX;
+}
+
+static void ddp__shared_part(ddp__shared_link *k, ddp__shared_message *x)
+{
+    const int parts = x->cost.parts, halves = x->cost.halves ? 2 : 1;
+    const double delay = x->cost.alpha_s / halves;
+
+    k->now += x->cost.takes / (parts * halves);
+    if (x->sent < parts) x->result[x->sent] = k->now + delay;
+    if (++x->sent == parts * halves) x->arrives = k->now + delay;
+}
+
+/* Advances to the time at which something can happen. */
+static void ddp__shared_idle(ddp__shared_link *k)
+{
+    double soon = DBL_MAX;
+
+    for (int i = 0; i < k->flights; i++) {
+        const ddp__shared_message *x = &k->message[k->flight[i]];
+        soon = fmin(soon, fmin(ddp__shared_leaves(x), x->arrives));
+    }
+    if (k->first >= 0) {
+        const ddp__shared_message *x = &k->message[k->first];
+        if (x->ready > k->now) soon = fmin(soon, x->ready);
+    }
+    k->now = soon;
+}
+
+/* Sends the next part, or waits for one. */
+static void ddp__shared_step(ddp__shared_link *k)
+{
+    ddp__shared_message *best = NULL;
+
+    ddp__shared_begin(k);
+    for (int i = 0; i < k->flights; i++) {
+        ddp__shared_message *x = &k->message[k->flight[i]];
+        if (ddp__shared_leaves(x) <= k->now && (!best || x->priority < best->priority)) best = x;
+    }
+    if (best)
+        ddp__shared_part(k, best);
+    else
+        ddp__shared_idle(k);
+}
+
+double ddp__shared_arrival(ddp__shared_link *k, int m)
+{
+    while (k->message[m].arrives > k->now) ddp__shared_step(k);
+    ddp__shared_begin(k); /* message m is no longer in flight, so it can be sent again */
+    return k->message[m].arrives;
 }
 
 /* ==== plan/partial/partial_search.h ==== [plan] */
@@ -41284,6 +41438,351 @@ ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *lan
     if (s.step > 0) ddp__landing_link(&s, landing);
     *exposed_s = s.period - compute;
     return DDP_OK;
+}
+
+/* ==== plan/partial/exposed.h ==== [plan] */
+/* Exposed time of the steps of a plan whose messages share a link. */
+
+/* Returns the seconds that a period is longer than its compute. Unlike ddp_plan.exposed_s, it counts which
+ * delays overlap with transfers, and how many messages may be in flight.
+ *   message  [layers of the plan] the cost of each layer's message
+ *   width    messages in flight at a time
+ *   x        [layers of the plan] workspace */
+DDP_LIB double ddp__plan_exposed(const ddp_profile *p, const ddp_plan *plan, const ddp__message_cost *message,
+                                 int width, ddp__shared_message *x);
+
+/* ==== plan/partial/exposed.c ==== [plan] */
+/* Computes the exposed time of a plan whose messages share a link. */
+
+/* Returns the exposed seconds of step h. With cost window, layers near the input have the higher priority. */
+static double ddp__step_exposed(const ddp_profile *p, const ddp_plan *plan, int h, const ddp__message_cost *m,
+                                int width, ddp__shared_message *x)
+{
+    const int window = plan->cost == DDP_COST_WINDOW;
+    ddp__shared_link link;
+    double backward = 0, forward = 0, end;
+
+    ddp__shared_start(&link, x, plan->layers, width);
+    for (int l = plan->layers - 1; l >= 0; l--) {
+        backward += p->backward_s[l];
+        if (plan->step_of[l] == h && m[l].takes > 0)
+            ddp__shared_send(&link, l, &m[l], backward, -1, window ? l : 0);
+    }
+    end = backward;
+    for (int l = 0; l < plan->layers; l++) {
+        end = fmax(end, ddp__shared_arrival(&link, l) - forward);
+        forward += window && p->forward_s ? p->forward_s[l] : 0;
+    }
+    return end - backward;
+}
+
+double ddp__plan_exposed(const ddp_profile *p, const ddp_plan *plan, const ddp__message_cost *message,
+                         int width, ddp__shared_message *x)
+{
+    double exposed = 0;
+
+    for (int h = 0; h < plan->period; h++) exposed += ddp__step_exposed(p, plan, h, message, width, x);
+    return exposed;
+}
+
+/* ==== plan/partial/stream.h ==== [plan] */
+/* The steady state of averages that may span several steps, and the choice of the steps in which they are
+ * sent and applied. */
+
+/* What the averages of a model cost. */
+typedef struct ddp__overlap_costs {
+    const ddp_profile *p;
+    const ddp__message_cost *message; /* [layers] of the delta of each layer */
+    ddp__message_cost tell;           /* of the message about trained layers */
+    int tells;                        /* 1 if there is such a message */
+    int waits;                        /* 1 if deltas wait for its arrival */
+    int width;                        /* messages in flight at a time */
+    int window;                       /* 1: a layer is needed in its own forward. 0: at the end of the step */
+    double slack_s;                   /* by which averages must arrive earlier than they are needed */
+} ddp__overlap_costs;
+
+/* What is sent in which step, and when it is applied. */
+typedef struct ddp__overlap_plan {
+    const int *step_of; /* [layers] the step of the period that sends the layer */
+    const int *landing; /* [layers] steps from sending to applying */
+    int period;
+    int together; /* 1: all layers of a step are sent at its end, after one message about trained layers. 0:
+                     each when its backward ends, after a message of its own */
+} ddp__overlap_plan;
+
+/* Computes the seconds of a period in the steady state. lag: NULL, or [layers] receives the seconds from the
+ * end of the step that sends a layer until the average has arrived, minus the forward time before the layer.
+ */
+DDP_LIB ddp_status ddp__overlap_period(const ddp__overlap_costs *c, const ddp__overlap_plan *plan,
+                                       double *period_s, double *lag, ddp_error *err);
+
+/* Chooses the plan with the shortest period among: the plan as given, the same with the layers of a step sent
+ * together, fragments at equal intervals, and all layers at the end of the period without overlap. Equal
+ * periods: in this order.
+ *   plan       period, step_of and cost are input. step_of is replaced by the chosen steps.
+ *   landing    [layers] receives the smallest landings with which no layer waits longer than with the largest
+ *   together   receives the member of ddp__overlap_plan
+ *   exposed_s  receives the seconds of the period beyond its compute */
+DDP_LIB ddp_status ddp__overlap_choose(const ddp__overlap_costs *c, ddp_plan *plan, int *landing,
+                                       int *together, double *exposed_s, ddp_error *err);
+
+/* Assigns the steps of n fragments with every n-th layer, at equal intervals. step_of: [layers] */
+DDP_LIB void ddp__overlap_fragments(int layers, int period, int n, int *step_of);
+
+/* ==== plan/partial/stream.c ==== [plan] */
+/* Simulates periods of averages that may span several steps, as strategy/outer_late.c sends and applies them.
+ */
+
+/* Periods of a simulation. The first ones fill the queue of a link that limits the step time. */
+enum { DDP__OVERLAP_PERIODS = 10, DDP__OVERLAP_COUNTED = 4 };
+
+static const double ddp__overlap_better = 0.01; /* a smaller gain does not justify other steps */
+
+/* A simulation. */
+typedef struct ddp__overlap_run {
+    const ddp__overlap_costs *c;
+    const ddp__overlap_plan *plan;
+    ddp__shared_link link;
+    unsigned char *busy; /* [period] 1 if the step sends or applies layers */
+    double *sent;        /* [layers] end of the step that sends the layer */
+    long *due;           /* [layers] the step before whose forward the layer is needed, or -1 */
+    double *lag;         /* [layers] or NULL */
+    double compute;      /* of a step */
+    double now;
+} ddp__overlap_run;
+
+static int ddp__overlap_sends(const ddp__overlap_run *s, int l, int h)
+{
+    return s->plan->step_of[l] == h && s->c->message[l].takes > 0;
+}
+
+/* Sends the message about trained layers that precedes layer l. Returns its index, or -1 if the layer does
+ * not wait for it. */
+static int ddp__overlap_tell(ddp__overlap_run *s, int l)
+{
+    const int tell = s->c->p->layers + l;
+
+    if (!s->c->tells) return -1;
+    (void)ddp__shared_arrival(&s->link, tell); /* of the period before */
+    ddp__shared_send(&s->link, tell, &s->c->tell, s->now, -1, 0);
+    return s->c->waits ? tell : -1;
+}
+
+static void ddp__overlap_send(ddp__overlap_run *s, int l, int after, long step)
+{
+    ddp__shared_send(&s->link, l, &s->c->message[l], s->now, after, 0);
+    s->due[l] = step + 1 + s->plan->landing[l];
+}
+
+static void ddp__overlap_await(ddp__overlap_run *s, int l, long step)
+{
+    const ddp_profile *p = s->c->p;
+    double arrives;
+
+    if (s->due[l] < 0 || s->due[l] > step) return;
+    arrives = ddp__shared_arrival(&s->link, l);
+    s->now = fmax(s->now, arrives);
+    s->due[l] = -1;
+    if (!s->lag) return;
+    s->lag[l] = arrives - s->sent[l];
+    for (int k = 0; k < l && s->c->window && p->forward_s; k++) s->lag[l] -= p->forward_s[k];
+}
+
+static void ddp__overlap_backward(ddp__overlap_run *s, long step, int h)
+{
+    const ddp_profile *p = s->c->p;
+    int tell = -1, first = 1;
+
+    s->now += p->between_s;
+    for (int l = p->layers - 1; l >= 0; l--) {
+        s->now += p->backward_s[l];
+        if (!s->plan->together && ddp__overlap_sends(s, l, h))
+            ddp__overlap_send(s, l, ddp__overlap_tell(s, l), step);
+    }
+    for (int l = p->layers - 1; l >= 0 && s->plan->together; l--) {
+        if (!ddp__overlap_sends(s, l, h)) continue;
+        if (first) tell = ddp__overlap_tell(s, l);
+        first = 0;
+        ddp__overlap_send(s, l, tell, step);
+    }
+    for (int l = 0; l < p->layers; l++)
+        if (s->plan->step_of[l] == h) s->sent[l] = s->now;
+}
+
+static void ddp__overlap_step(ddp__overlap_run *s, long step, int h)
+{
+    const ddp_profile *p = s->c->p;
+
+    if (!s->busy[h]) {
+        s->now += s->compute;
+        return;
+    }
+    for (int l = 0; l < p->layers; l++) {
+        if (s->c->window) ddp__overlap_await(s, l, step);
+        s->now += p->forward_s ? p->forward_s[l] : 0;
+    }
+    ddp__overlap_backward(s, step, h);
+    for (int l = 0; l < p->layers && !s->c->window; l++) ddp__overlap_await(s, l, step + 1);
+}
+
+/* Marks the steps that send a layer or wait for one. */
+static void ddp__overlap_mark(ddp__overlap_run *s)
+{
+    const int H = s->plan->period;
+
+    for (int l = 0; l < s->c->p->layers; l++) {
+        const int sends = s->plan->step_of[l], wait = s->plan->landing[l] + (s->c->window ? 1 : 0);
+        s->due[l] = -1;
+        if (!(s->c->message[l].takes > 0)) continue;
+        s->busy[sends] = s->busy[(sends + wait) % H] = 1;
+    }
+}
+
+ddp_status ddp__overlap_period(const ddp__overlap_costs *c, const ddp__overlap_plan *plan, double *period_s,
+                               double *lag, ddp_error *err)
+{
+    const size_t L = (size_t)c->p->layers;
+    ddp__scratch room = DDP__ZEROS;
+    ddp__overlap_run s = DDP__ZEROS;
+    ddp__shared_message *message;
+    double counted = 0;
+
+    s.c = c;
+    s.plan = plan;
+    s.lag = lag;
+    message = (ddp__shared_message *)ddp__scratch_take(&room, 2 * L, sizeof *message);
+    s.sent = ddp__doubles(&room, L);
+    s.due = (long *)ddp__scratch_take(&room, L, sizeof *s.due);
+    s.busy = (unsigned char *)ddp__scratch_take(&room, (size_t)plan->period, 1);
+    if (ddp__scratch_failed(&room)) {
+        ddp__scratch_free(&room);
+        return ddp__fail(err, DDP_MEMORY, "no memory for a period of %d steps", plan->period);
+    }
+    s.compute = c->p->between_s;
+    for (size_t l = 0; l < L; l++)
+        s.compute += c->p->backward_s[l] + (c->p->forward_s ? c->p->forward_s[l] : 0);
+    ddp__overlap_mark(&s);
+    ddp__shared_start(&s.link, message, 2 * c->p->layers, c->width);
+    for (int round = 0; round < (int)DDP__OVERLAP_PERIODS; round++) {
+        if (round == (int)DDP__OVERLAP_PERIODS - (int)DDP__OVERLAP_COUNTED) counted = s.now;
+        for (int h = 0; h < plan->period; h++) ddp__overlap_step(&s, (long)round * plan->period + h, h);
+    }
+    *period_s = (s.now - counted) / (double)DDP__OVERLAP_COUNTED;
+    ddp__scratch_free(&room);
+    return DDP_OK;
+}
+
+/* ---- the choice ---- */
+
+void ddp__overlap_fragments(int layers, int period, int n, int *step_of)
+{
+    for (int l = 0; l < layers; l++) step_of[l] = (int)((int64_t)(l % n + 1) * period / n) - 1;
+}
+
+/* A candidate with its landings. */
+typedef struct ddp__overlap_try {
+    int *step_of, *landing; /* [layers] */
+    int together;
+    double period_s;
+} ddp__overlap_try;
+
+static ddp_status ddp__overlap_evaluate(const ddp__overlap_costs *c, int period, ddp__overlap_try *t,
+                                        double *lag, ddp_error *err)
+{
+    const ddp__overlap_plan plan = {t->step_of, t->landing, period, t->together};
+
+    return ddp__overlap_period(c, &plan, &t->period_s, lag, err);
+}
+
+/* Sets the landings to the smallest ones with which layers wait no longer than if all are needed as late as
+ * possible. */
+static ddp_status ddp__overlap_land(const ddp__overlap_costs *c, int period, ddp__overlap_try *t, double *lag,
+                                    ddp_error *err)
+{
+    double latest;
+
+    for (int l = 0; l < c->p->layers; l++) {
+        t->landing[l] = period - 1;
+        lag[l] = 0;
+    }
+    DDP__TRY(ddp__overlap_evaluate(c, period, t, lag, err));
+    latest = t->period_s;
+    for (int l = 0; l < c->p->layers && latest > 0; l++) {
+        const double steps = ceil((lag[l] + c->slack_s) * period / latest * (1 - 1e-12));
+        t->landing[l] = !(c->message[l].takes > 0) || steps < 0 ? 0 : (int)fmin(steps, period - 1);
+    }
+    DDP__TRY(ddp__overlap_evaluate(c, period, t, NULL, err));
+    if (t->period_s <= latest * (1 + ddp__overlap_better / 10)) return DDP_OK;
+    for (int l = 0; l < c->p->layers; l++) t->landing[l] = period - 1;
+    return ddp__overlap_evaluate(c, period, t, NULL, err);
+}
+
+/* Replaces *best by *t if its period is shorter by more than a share `least`. */
+static void ddp__overlap_keep(ddp__overlap_try *best, ddp__overlap_try *t, double least)
+{
+    const ddp__overlap_try was = *best;
+
+    if (!(t->period_s < (1 - least) * best->period_s)) return;
+    *best = *t;
+    *t = was;
+}
+
+static ddp_status ddp__overlap_search(const ddp__overlap_costs *c, int period, ddp__overlap_try *best,
+                                      ddp__overlap_try *t, double *lag, double compute, ddp_error *err)
+{
+    const int L = c->p->layers, most = L < period ? L : period;
+
+    DDP__TRY(ddp__overlap_land(c, period, best, lag, err));
+    if (best->period_s <= compute * (1 + ddp__overlap_better)) return DDP_OK;
+    t->together = 1;
+    memcpy(t->step_of, best->step_of, (size_t)L * sizeof *t->step_of);
+    DDP__TRY(ddp__overlap_land(c, period, t, lag, err));
+    ddp__overlap_keep(best, t, ddp__overlap_better);
+    for (int n = most; n > 0; n /= 2) {
+        t->together = 1;
+        ddp__overlap_fragments(L, period, n, t->step_of);
+        DDP__TRY(ddp__overlap_land(c, period, t, lag, err));
+        ddp__overlap_keep(best, t, ddp__overlap_better);
+    }
+    t->together = 1;
+    ddp__overlap_fragments(L, period, 1, t->step_of);
+    memset(t->landing, 0, (size_t)L * sizeof *t->landing);
+    DDP__TRY(ddp__overlap_evaluate(c, period, t, NULL, err));
+    ddp__overlap_keep(best, t, 0);
+    return DDP_OK;
+}
+
+ddp_status ddp__overlap_choose(const ddp__overlap_costs *c, ddp_plan *plan, int *landing, int *together,
+                               double *exposed_s, ddp_error *err)
+{
+    const size_t L = (size_t)c->p->layers;
+    double compute = c->p->between_s, *lag;
+    ddp__overlap_try best = DDP__ZEROS, t = DDP__ZEROS;
+    ddp__scratch room = DDP__ZEROS;
+    ddp_status s;
+
+    for (size_t l = 0; l < L; l++)
+        compute += c->p->backward_s[l] + (c->p->forward_s ? c->p->forward_s[l] : 0);
+    compute *= plan->period;
+    best.step_of = ddp__ints(&room, L);
+    best.landing = ddp__ints(&room, L);
+    t.step_of = ddp__ints(&room, L);
+    t.landing = ddp__ints(&room, L);
+    lag = ddp__doubles(&room, L);
+    s = ddp__scratch_failed(&room) ? ddp__fail(err, DDP_MEMORY, "no memory for a plan of %zu layers", L)
+                                   : DDP_OK;
+    if (s == DDP_OK) {
+        memcpy(best.step_of, plan->step_of, L * sizeof *best.step_of);
+        s = ddp__overlap_search(c, plan->period, &best, &t, lag, compute, err);
+    }
+    if (s == DDP_OK) {
+        memcpy(plan->step_of, best.step_of, L * sizeof *best.step_of);
+        memcpy(landing, best.landing, L * sizeof *best.landing);
+        *together = best.together;
+        *exposed_s = fmax(0, best.period_s - compute);
+    }
+    ddp__scratch_free(&room);
+    return s;
 }
 
 /* ==== plan/osp/served.c ==== [plan] */
@@ -57034,9 +57533,9 @@ typedef struct ddp__follow {
 /* Evaluates operations that ended after f->ended, and stores the busy times that they make up. A busy time
  * ends when the link is idle, or after some operations if it is never idle. end: 1 also evaluates operations
  * whose busy time is not over. ops: [n], reordered, with all unfinished operations. gap_s: per-message
- * overhead. */
-DDP_LIB void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_span *ops, int n,
-                                int end, ddp__follow *f);
+ * overhead. part_bytes: bytes of a direct all-reduce that has one part, or 0 if not known. */
+DDP_LIB void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, double part_bytes,
+                                ddp__op_span *ops, int n, int end, ddp__follow *f);
 /* Stores one busy time. */
 DDP_LIB void ddp__follow_add(ddp__follow *f, const ddp__observed *o);
 /* Ends the window. Returns the factor by which its busy times change the time of a byte: 1 if the model can
@@ -57267,6 +57766,7 @@ void ddp__arrivals_restart(ddp_ctx *d, int layer)
 static const double ddp__follow_most = 16;    /* largest change that one window may show, and 1 / smallest */
 static const double ddp__follow_newest = 0.5; /* share of a window that counts, by the seconds of the model */
 static const double ddp__follow_share = 0.25; /* quantile of their bounds */
+static const double ddp__follow_exact = 0.03; /* error of the upper bound, which may be the rate itself */
 static const double ddp__wake_s = 1e-3;       /* a thread may wake up this late */
 
 /* ---- windows ---- */
@@ -57320,7 +57820,7 @@ double ddp__follow_window(ddp__follow *f)
     if (n == 0) return 0;
     from = ddp__bound_of(least, n, weight);
     to = fmax(from, ddp__bound_of(most, n, weight));
-    f->scale = from > 1 ? from : to < 1 ? sqrt(fmax(from, to / 4) * to) : 1;
+    f->scale = from > 1 ? from : to < 1 - ddp__follow_exact ? sqrt(fmax(from, to / 4) * to) : 1;
     f->scale = fmax(1 / ddp__follow_most, fmin(f->scale, ddp__follow_most));
     return f->scale;
 }
@@ -57337,6 +57837,7 @@ void ddp__follow_restart(ddp__follow *f, double now)
 
 enum {
     DDP__CONTROL_BYTES = 1024, /* messages up to this size take no time of the link */
+    DDP__FLOW_PARTS = 4,       /* parts from which the first one is a small share of a message */
     DDP__BUSY_MOST = 8         /* finished averages after which a busy time that goes on is evaluated */
 };
 
@@ -57381,6 +57882,7 @@ typedef struct ddp__busy {
     double takes, gaps, alpha; /* alpha: of the average that ended last */
     double ended;
     int averages, open; /* open: an operation runs */
+    int flows; /* 1 if the results of the average that ended last follow its contributions in parts */
 } ddp__busy;
 
 static void ddp__busy_begin(ddp__busy *b, double at)
@@ -57396,6 +57898,8 @@ static void ddp__busy_store(const ddp__busy *b, ddp__follow *f)
 
     o.modelled_s = b->takes;
     o.least_s = fmax(b->seconds - b->other_s - b->gaps - ddp__wake_s, 0);
+    /* the link was idle for at most half of alpha, and less if contributions left while results arrived */
+    if (b->flows) o.least_s = fmin(o.least_s + b->alpha / 2, 2 * o.least_s);
     /* the second delay of the direct algorithm may overlap with other messages */
     o.most_s = fmax(b->until + b->alpha / 2 - b->first - b->gaps, o.least_s);
     ddp__follow_add(f, &o);
@@ -57403,8 +57907,8 @@ static void ddp__busy_store(const ddp__busy *b, ddp__follow *f)
     f->busy_until = b->until;
 }
 
-static void ddp__busy_add(ddp__busy *b, const ddp_link line[DDP__LINES], double gap_s, const ddp__op_span *o,
-                          double after)
+static void ddp__busy_add(ddp__busy *b, const ddp_link line[DDP__LINES], double gap_s, double part_bytes,
+                          const ddp__op_span *o, double after)
 {
     const ddp_link own = ddp__span_line(line, o);
     const double from = fmax(ddp__span_from(o), after), until = ddp__span_free(line, gap_s, o);
@@ -57422,7 +57926,11 @@ static void ddp__busy_add(ddp__busy *b, const ddp_link line[DDP__LINES], double 
         b->takes += own.beta_s * ddp__span_bytes(o);
         b->gaps += gap_s;
         b->first = fmin(b->first, fmax(o->begin, after));
-        if (until >= b->until) b->alpha = fmax(own.alpha_s - gap_s, 0);
+        if (until >= b->until) {
+            b->alpha = fmax(own.alpha_s - gap_s, 0);
+            b->flows =
+                o->algorithm == 'd' && part_bytes > 0 && ddp__span_bytes(o) >= DDP__FLOW_PARTS * part_bytes;
+        }
     }
     b->seconds += fmax(until - fmax(from, b->until), 0);
     b->until = fmax(b->until, until);
@@ -57439,8 +57947,8 @@ static void ddp__ops_sort(ddp__op_span *o, int n)
     }
 }
 
-void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_span *ops, int n, int end,
-                        ddp__follow *f)
+void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, double part_bytes, ddp__op_span *ops,
+                        int n, int end, ddp__follow *f)
 {
     const double after = f->busy_until, since = f->ended;
     double newest = since;
@@ -57457,7 +57965,7 @@ void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_s
             ddp__busy_begin(&b, fmax(ddp__span_from(o), after));
         }
         busy = 1;
-        ddp__busy_add(&b, line, gap_s, o, after);
+        ddp__busy_add(&b, line, gap_s, part_bytes, o, after);
     }
     if (busy && (!b.open || (b.averages > 0 && (end || b.averages >= (int)DDP__BUSY_MOST))))
         ddp__busy_store(&b, f);
@@ -57506,12 +58014,14 @@ typedef struct ddp__layer_cost {
 
 /* Cost of the links, measured, else nominal: averaging n bytes takes alpha + beta n seconds (part.c).
  *   algorithm_for  the letter of the algorithm of an average of `bytes` bytes by the strategy
+ *   algorithm_control  the same for an all-reduce of a few floats
  *   for            the cost of such an average
  *   control        the cost of an all-reduce of a few floats
  *   is, set        the cost by the direct algorithm. set sets the same cost for the others
  *   scale          multiplies the time of a byte
  *   gap            per-message overhead in seconds */
 DDP_LIB char ddp__algorithm_for(const ddp_ctx *d, int link, double bytes);
+DDP_LIB char ddp__algorithm_control(const ddp_ctx *d, int link);
 DDP_LIB ddp_link ddp__link_for(const ddp_ctx *d, int link, double bytes);
 DDP_LIB ddp_link ddp__link_control(const ddp_ctx *d, int link);
 DDP_LIB void ddp__link_scale(ddp_ctx *d, int link, double scale);
@@ -57533,9 +58043,21 @@ DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *
 DDP_LIB void ddp__profile_link(ddp_ctx *d, ddp_profile *p);
 DDP_LIB double ddp__nominal_flops(double flops, double count); /* FLOPs of a layer's forward pass. flops is 0
                                                                   if unknown. */
-/* Returns how long one message of an average occupies link 0, in seconds. *alpha: how much later it
- * arrives. */
-DDP_LIB double ddp__message_takes(const ddp_ctx *d, double bytes, double *alpha);
+/* Costs of messages.
+ *   direct_part_bytes  bytes of a direct all-reduce that has one part, or 0 without a link
+ *   line_cost        of a message with an algorithm whose cost on the link is k
+ *   average_cost     of the average of layers with `bytes` bytes on link 0, which takes comm_s by the
+ *                    profile. The size of the whole message selects the algorithm. plans: 1 for a plan, which
+ *                    must not depend on the algorithms without measurements: they differ in an elastic world
+ *   tell_cost        of a control message on link 0
+ *   messages_at_once messages that may be in flight on link 0 */
+DDP_LIB double ddp__direct_part_bytes(const ddp_ctx *d, int link);
+DDP_LIB ddp__message_cost ddp__line_cost(const ddp_ctx *d, int link, ddp_link k, char algorithm,
+                                         double bytes);
+DDP_LIB ddp__message_cost ddp__average_cost(const ddp_ctx *d, const ddp_profile *p, double bytes,
+                                            double comm_s, int plans);
+DDP_LIB ddp__message_cost ddp__tell_cost(const ddp_ctx *d, int plans);
+DDP_LIB int ddp__messages_at_once(const ddp_ctx *d);
 /* Makes a profile of all layers of a model that is cut into stages, without measuring. */
 DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int layers, ddp_profile *p,
                                       ddp_error *err);
@@ -57635,11 +58157,16 @@ char ddp__algorithm_for(const ddp_ctx *d, int link, double bytes)
     return ddp__algorithm_of(d, link, &m, bytes);
 }
 
-ddp_link ddp__link_control(const ddp_ctx *d, int link)
+char ddp__algorithm_control(const ddp_ctx *d, int link)
 {
     const ddp_message m = DDP__ZEROS;
 
-    return ddp__line_of(d->measure->line[link], ddp__algorithm_of(d, link, &m, sizeof(float)));
+    return ddp__algorithm_of(d, link, &m, sizeof(float));
+}
+
+ddp_link ddp__link_control(const ddp_ctx *d, int link)
+{
+    return ddp__line_of(d->measure->line[link], ddp__algorithm_control(d, link));
 }
 
 ddp_link ddp__link_for(const ddp_ctx *d, int link, double bytes)
@@ -57658,6 +58185,30 @@ void ddp__link_set(ddp_ctx *d, int link, ddp_link is)
 void ddp__link_scale(ddp_ctx *d, int link, double scale)
 {
     for (int k = 0; k < (int)DDP__LINES; k++) d->measure->line[link][k].beta_s *= scale;
+}
+
+double ddp__direct_part_bytes(const ddp_ctx *d, int link)
+{
+    const ddp__engine *e = ddp__engine_of(d, link);
+
+    return e ? (double)(ddp__engine_chunk(e) * (size_t)ddp__team_size(d)) : 0;
+}
+
+/* The parts of a message, or of each half of a direct all-reduce. */
+static int ddp__message_parts(const ddp_ctx *d, int link, double bytes, int direct)
+{
+    const double part = ddp__direct_part_bytes(d, link) / (direct ? 1 : ddp__team_size(d));
+
+    return part > 0 ? (int)fmax(1, fmin(ceil(bytes / part), DDP__LINK_PARTS)) : 1;
+}
+
+ddp__message_cost ddp__line_cost(const ddp_ctx *d, int link, ddp_link k, char algorithm, double bytes)
+{
+    const int direct = algorithm == 'd' && !ddp__has_nccl(d);
+    const ddp__message_cost m = {k.beta_s * bytes, k.alpha_s, direct,
+                                 ddp__message_parts(d, link, bytes, direct)};
+
+    return m;
 }
 
 double ddp__gap_is(const ddp_ctx *d, int link) { return d->measure->gap_s[link]; }
@@ -57773,7 +58324,8 @@ static void ddp__drift_observe(ddp_ctx *d, int link, int end)
     const int ops =
         ddp__engine_spans(ddp__engine_of(d, link), m->follow[link].ended, DBL_MAX, m->op_scratch, m->op_room);
 
-    ddp__lines_observe(m->line[link], m->gap_s[link], m->op_scratch, ops, end, &m->follow[link]);
+    ddp__lines_observe(m->line[link], m->gap_s[link], ddp__direct_part_bytes(d, link), m->op_scratch, ops,
+                       end, &m->follow[link]);
 }
 
 double ddp__drift_window(ddp_ctx *d, int link)
@@ -58430,6 +58982,25 @@ static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
     for (; i < n; i++) list[i].count = 1; /* no layer is averaged */
 }
 
+/* The seconds that the first n messages of a burst take without an overhead per message. */
+static double ddp__burst_takes(const ddp__link_prober *q, const ddp_link *line, const ddp_piece *list, int n)
+{
+    ddp__shared_message message[DDP__BURST];
+    ddp__shared_link clock;
+    double takes = 0;
+
+    ddp__shared_start(&clock, message, n, n);
+    for (int i = 0; i < n; i++) {
+        const double bytes = (double)(list[i].count * sizeof(float));
+        const char algorithm = ddp__algorithm_for(q->d, q->link, bytes);
+        const ddp__message_cost m =
+            ddp__line_cost(q->d, q->link, ddp__line_of(line, algorithm), algorithm, bytes);
+        ddp__shared_send(&clock, i, &m, 0, -1, 0);
+    }
+    for (int i = 0; i < n; i++) takes = fmax(takes, ddp__shared_arrival(&clock, i));
+    return takes;
+}
+
 /* Measures the per-message overhead from bursts of messages as large as layers, as many as the limit of time
  * permits. A burst has no more messages than may be in flight at a time, so that the delay of further ones
  * does not count. Long messages are shortened so that the overhead remains visible. The median is used,
@@ -58439,22 +59010,18 @@ static ddp_status ddp__probe_gap(ddp__link_prober *q, const ddp_link *line, doub
     ddp_ctx *d = q->d;
     const int width = ddp__engine_width(ddp__engine_of(d, q->link)),
               n = width < DDP__BURST ? width : DDP__BURST;
-    double one, all, more[DDP__BURSTS], first = 0, takes = 0;
+    double one, all, more[DDP__BURSTS], first, takes;
     ddp_piece list[DDP__BURST];
     ddp__probe_turn t = DDP__ZEROS;
 
     *out = 0;
     if (n < 2 || ddp__layers(d) == 0 || ddp__over_nccl(d, q->link)) return DDP_OK;
     ddp__burst_sizes(d, list, n);
-    for (int i = 0; i < n; i++) {
-        const double bytes = (double)(list[i].count * sizeof(float));
-        list[i].data = q->list->x;
-        *(i > 0 ? &takes : &first) +=
-            ddp__line_of(line, ddp__algorithm_for(d, q->link, bytes)).beta_s * bytes;
-    }
+    for (int i = 0; i < n; i++) list[i].data = q->list->x;
+    first = ddp__burst_takes(q, line, list, 1);
+    takes = ddp__burst_takes(q, line, list, n);
     /* the first message alone, and all of them */
-    t.floats = (float)fmax(
-        0, floor(ddp__probe_left(q) / (2 * (line[DDP__LINE_DIRECT].alpha_s + first) + takes + 1e-9)));
+    t.floats = (float)fmax(0, floor(ddp__probe_left(q) / (first + takes + 1e-9)));
     t.floats = fminf(t.floats, DDP__BURSTS);
     DDP__TRY(ddp__probe_agree(q, &t, 0, err));
     for (int i = 0; i < (int)t.floats; i++) {
@@ -58464,7 +59031,7 @@ static ddp_status ddp__probe_gap(ddp__link_prober *q, const ddp_link *line, doub
     }
     if (!(t.floats > 0)) return DDP_OK;
     qsort(more, (size_t)t.floats, sizeof *more, ddp__rising);
-    *out = fmax(0, (more[(int)t.floats / 2] - takes) / (n - 1));
+    *out = fmax(0, (more[(int)t.floats / 2] - (takes - first)) / (n - 1));
     return DDP_OK;
 }
 
@@ -58533,7 +59100,7 @@ static void ddp__probe_correct(const ddp__link_prober *q, ddp__probe_result_word
             ring |= s[i].algorithm == 'r';
             s[kept++] = s[i];
         }
-    ddp__lines_observe(w->line, w->gap_s, s, kept, 1, &f);
+    ddp__lines_observe(w->line, w->gap_s, ddp__direct_part_bytes(q->d, q->link), s, kept, 1, &f);
     (void)ddp__follow_window(&f);
     for (int k = 0; k < (int)DDP__LINES; k++)
         if (k != (int)DDP__LINE_RING || ring) w->line[k].beta_s *= ddp__follow_scale(&f);
@@ -58634,33 +59201,52 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* Returns the number of layers that are averaged. */
-static int ddp__averaged_layers(const ddp_ctx *d)
+/* Returns how long an average of `bytes` bytes occupies the link, in seconds, without gap_s. */
+static double ddp__occupancy(const ddp_ctx *d, double bytes)
 {
-    int n = 0;
-
-    for (int l = 0; l < ddp__layers(d); l++) n += ddp__layer_bytes(d, l) > 0;
-    return n;
+    return ddp__link_for(d, 0, bytes).beta_s * bytes;
 }
 
-/* Returns how long an average of `bytes` bytes occupies the link, in seconds. `messages` averages are due
- * together, and one short message about all layers. At most `width` operations are in flight, and each takes
- * at least alpha. The waits of the others are divided by `messages`. */
-static double ddp__occupancy(const ddp_ctx *d, double bytes, int messages)
+/* Without measurements, all lines are those of the direct algorithm. A prediction derives the others. */
+static ddp__message_cost ddp__known_cost(const ddp_ctx *d, ddp_link k, char algorithm, double bytes,
+                                         int plans)
 {
-    const ddp_link k = ddp__link_for(d, 0, bytes);
-    const double width = ddp__engine_of(d, 0) ? ddp__engine_width(ddp__engine_of(d, 0)) : DBL_MAX;
-    const double later = ceil((messages + 1) / width) - 1;
-    const double least = later > 0 ? k.alpha_s * later / messages - d->measure->gap_s[0] : 0;
-    const double seconds = k.beta_s * bytes;
+    ddp_link line[DDP__LINES];
+    ddp__message_cost m;
 
-    return bytes > 0 && seconds < least ? least : seconds;
+    if (!ddp__follows(d) && plans && algorithm != 'p') algorithm = 'd';
+    if (!ddp__follows(d) && !plans && !ddp__has_nccl(d)) {
+        ddp__lines_derive(ddp__link_is(d, 0), ddp__team_size(d), line);
+        k = ddp__line_of(line, algorithm);
+    }
+    m = ddp__line_cost(d, 0, k, algorithm, bytes);
+    m.alpha_s = fmax(m.alpha_s - d->measure->gap_s[0], 0); /* one message takes both */
+    return m;
 }
 
-double ddp__message_takes(const ddp_ctx *d, double bytes, double *alpha)
+ddp__message_cost ddp__average_cost(const ddp_ctx *d, const ddp_profile *p, double bytes, double comm_s,
+                                    int plans)
 {
-    *alpha = fmax(ddp__link_for(d, 0, bytes).alpha_s - d->measure->gap_s[0], 0); /* one message takes both */
-    return bytes > 0 ? ddp__occupancy(d, bytes, ddp__averaged_layers(d)) + d->measure->gap_s[0] : 0;
+    ddp__message_cost m =
+        ddp__known_cost(d, ddp__link_for(d, 0, bytes), ddp__algorithm_for(d, 0, bytes), bytes, plans);
+
+    if (bytes > 0) m.takes += d->measure->gap_s[0];
+    if (ddp__cfg(d)->profile_path && !(p->alpha_s > 0)) { /* measured times, which include the latency */
+        m.halves = 0;
+        m.takes = comm_s > 0 ? comm_s + p->gap_s : 0;
+        m.alpha_s = 0;
+    }
+    return m;
+}
+
+ddp__message_cost ddp__tell_cost(const ddp_ctx *d, int plans)
+{
+    return ddp__known_cost(d, ddp__link_control(d, 0), ddp__algorithm_control(d, 0), 0, plans);
+}
+
+int ddp__messages_at_once(const ddp_ctx *d)
+{
+    return ddp__engine_of(d, 0) ? ddp__engine_width(ddp__engine_of(d, 0)) : (int)DDP__LINK_WIDTH;
 }
 
 /* The planners know one latency for all layers: the longest. */
@@ -58672,12 +59258,11 @@ static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p, double alpha)
 
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
-    const int messages = ddp__averaged_layers(d);
     double alpha = 0;
 
     for (int l = 0; l < ddp__layers(d); l++) {
         const double bytes = (double)ddp__layer_bytes(d, l);
-        p->comm_s[l] = ddp__occupancy(d, bytes, messages);
+        p->comm_s[l] = ddp__occupancy(d, bytes);
         if (bytes > 0) alpha = fmax(alpha, ddp__link_for(d, 0, bytes).alpha_s);
     }
     ddp__profile_startup(d, p, alpha);
@@ -58720,7 +59305,7 @@ ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int laye
             (double)ddp__average_bytes(d, ddp__team_group(d), (size_t)c->trained, (size_t)c->others);
         ddp__nominal_times(p, l, ddp__nominal_flops(c->flops, c->count));
         p->params[l] = c->count;
-        p->comm_s[l] = ddp__occupancy(d, bytes, layers);
+        p->comm_s[l] = ddp__occupancy(d, bytes);
         if (bytes > 0) alpha = fmax(alpha, ddp__link_for(d, 0, bytes).alpha_s);
     }
     ddp__profile_startup(d, p, alpha);
@@ -59594,6 +60179,7 @@ struct ddp__session {
     ddp_profile profile;        /* profile.layers 0 = none yet */
     int plan_steps;             /* steps in a period of the strategy's messages */
     ddp_transfer *transfer;     /* [transfers] these messages, or NULL if the strategy does not list them */
+    ddp__shared_message *transfer_message; /* [transfers + 1] workspace */
     int transfers;
     double computes_s;      /* predicted compute time of a step */
     double drift_takes;     /* steps after which an exchange about a new plan has arrived */
@@ -60601,34 +61187,52 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 
 /* ---- prediction ---- */
 
-/* Returns how long a message occupies the link, in seconds, if a byte takes `scale` times as long as when the
- * plan was made. The cost follows from the size of the whole message, because that selects the algorithm.
- * *alpha: how much later it arrives. */
-static double ddp__transfer_takes(const ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, double scale,
-                                  double *alpha)
+/* Returns the cost of a message if a byte takes `scale` times as long as when the plan was made. */
+static ddp__message_cost ddp__transfer_cost(const ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t,
+                                            double scale)
 {
-    double bytes = 0, comm = 0, takes;
+    double bytes = 0, comm = 0;
+    ddp__message_cost m;
 
     for (int l = t->first; l >= t->last; l--) {
         bytes += (double)ddp__layer_bytes(d, l);
         comm += p->comm_s[l];
     }
-    takes = ddp__message_takes(d, bytes, alpha);
-    if (ddp__cfg(d)->profile_path) { /* the profile may have measured times */
-        *alpha = p->alpha_s;
-        takes = comm > 0 ? comm + p->gap_s : 0;
-    }
-    return takes > p->gap_s ? (takes - p->gap_s) * scale + p->gap_s : takes;
+    m = ddp__average_cost(d, p, bytes, comm, 0);
+    if (m.takes > p->gap_s) m.takes = (m.takes - p->gap_s) * scale + p->gap_s;
+    return m;
 }
 
-/* Strategies that average deltas first exchange which layers were trained. Packed deltas do not wait for
- * it. */
-static double ddp__transfers_wait(const ddp_ctx *d)
+/* Strategies that average deltas first send message `tell` about the trained layers. Returns it if transfers
+ * wait for it, or -1. Packed deltas do not. */
+static int ddp__transfers_tell(const ddp_ctx *d, ddp__shared_link *link, int tell, double ready)
 {
-    const ddp_link k = ddp__link_control(d, 0);
+    const ddp__message_cost cost = ddp__tell_cost(d, 0);
 
-    return ddp__ops(d)->averages == DDP_AVERAGES_CHANGES && ddp__cfg(d)->wire != DDP_WIRE_TOPK ? k.alpha_s
-                                                                                               : 0;
+    if (ddp__ops(d)->averages != DDP_AVERAGES_CHANGES) return -1;
+    ddp__shared_send(link, tell, &cost, ready, -1, 0);
+    return ddp__cfg(d)->wire == DDP_WIRE_TOPK ? -1 : tell;
+}
+
+/* Returns the exposed seconds of the n transfers of a step after its backward pass, which takes `backward`
+ * seconds. Adds their seconds to *comm. x: [n + 1] workspace */
+static double ddp__step_transfers(const ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
+                                  double scale, double backward, ddp__shared_message *x, double *comm)
+{
+    const int width = ddp__messages_at_once(d);
+    ddp__shared_link link;
+    double end = backward;
+    int after;
+
+    ddp__shared_start(&link, x, n + 1, width);
+    after = ddp__transfers_tell(d, &link, n, ddp__transfer_ready(p, t));
+    for (int i = 0; i < n; i++) {
+        const ddp__message_cost m = ddp__transfer_cost(d, p, &t[i], scale);
+        if (m.takes > 0) ddp__shared_send(&link, i, &m, ddp__transfer_ready(p, &t[i]), after, 0);
+        *comm += m.takes;
+    }
+    for (int i = 0; i < n; i++) end = fmax(end, ddp__shared_arrival(&link, i));
+    return end - backward;
 }
 
 /* Returns the exposed seconds of a period's transfers, outside of the backward passes. *comm receives the
@@ -60636,19 +61240,14 @@ static double ddp__transfers_wait(const ddp_ctx *d)
 static double ddp__transfers_exposed(const ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
                                      double scale, double *comm)
 {
-    double exposed = 0, free_at = 0, arrives = 0, backward = 0;
-    int i;
+    double exposed = 0, backward = 0;
 
+    *comm = 0;
     for (int l = 0; l < p->layers; l++) backward += p->backward_s[l];
-    for (i = 0, *comm = 0; i < n; i++) {
-        double alpha;
-        const double takes = ddp__transfer_takes(d, p, &t[i], scale, &alpha);
-        (void)ddp__link_take(&free_at, ddp__transfer_ready(p, &t[i]) + ddp__transfers_wait(d), takes);
-        if (takes > 0) arrives = fmax(arrives, free_at + alpha);
-        *comm += takes;
-        if (i + 1 < n && t[i + 1].step == t[i].step) continue;
-        if (arrives > backward) exposed += arrives - backward;
-        free_at = arrives = 0;
+    for (int i = 0, k; i < n; i = k) {
+        for (k = i + 1; k < n && t[k].step == t[i].step;) k++;
+        exposed +=
+            ddp__step_transfers(d, p, t + i, k - i, scale, backward, d->session->transfer_message, comm);
     }
     return exposed;
 }
@@ -60691,7 +61290,10 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     int n, steps;
 
     ddp__array_free(d->session->transfer);
+    ddp__array_free(d->session->transfer_message);
     DDP__TRY(ddp__transfers(d, &d->session->transfer, &n, &steps, err));
+    if (!ddp__reserve(d->session->transfer_message, n + 1))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", n);
     for (int l = 0; l < p->layers; l++) {
         forward += p->forward_s ? p->forward_s[l] : 0;
         backward += p->backward_s[l];
@@ -63631,6 +64233,7 @@ void ddp_close(ddp_ctx *d)
     ddp_blob_free(&d->session->plan);
     ddp__device_close(d);
     ddp__array_free(d->session->transfer);
+    ddp__array_free(d->session->transfer_message);
     ddp_profile_free(&d->session->profile);
     ddp__context_free(d);
 }
@@ -64286,6 +64889,7 @@ typedef struct ddp__partial {
     int *first;           /* [layers + 1] row of a layer's first part */
     unsigned char *ready; /* [layers] 1 if the layer's gradient of this step is complete */
     int next;             /* the layer whose message is sent next, counts down */
+    double exposed_s;     /* seconds that a period is longer than its compute, by the link and the plan */
 } ddp__partial;
 /* All ranks send their messages in the same order, from the last layer to the first, because ranks may skip
  * different layers at different moments.
@@ -65005,15 +65609,45 @@ static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_
     return ddp__plan_pack(d, plan, 0, out);
 }
 
+/* Sets the costs of the parts of all layers. rows: their profile */
+static void ddp__rows_cost(const ddp_ctx *d, const ddp_profile *rows, ddp__message_cost *m)
+{
+    for (int l = 0, r = 0; l < ddp_layers(d); l++) {
+        const double count = (double)ddp__gradient_count(d, l), bytes = (double)ddp__layer_bytes(d, l);
+        for (int i = ddp_parts_of(d, l); i > 0; i--, r++) {
+            const double part = count > 0 ? rows->params[r] / count : 1;
+            m[r] = ddp__average_cost(d, rows, bytes * part, rows->comm_s[r], 0);
+        }
+    }
+}
+
+static ddp_status ddp__rows_exposed(const ddp_ctx *d, const ddp_profile *rows, const ddp_plan *plan,
+                                    double *exposed_s, ddp_error *err)
+{
+    ddp__scratch room = DDP__ZEROS;
+    const size_t n = (size_t)rows->layers;
+    ddp__message_cost *m = (ddp__message_cost *)ddp__scratch_take(&room, n, sizeof *m);
+    ddp__shared_message *x = (ddp__shared_message *)ddp__scratch_take(&room, n, sizeof *x);
+    const int failed = ddp__scratch_failed(&room);
+
+    if (!failed) {
+        ddp__rows_cost(d, rows, m);
+        *exposed_s = ddp__plan_exposed(rows, plan, m, ddp__messages_at_once(d), x);
+    }
+    ddp__scratch_free(&room);
+    return failed ? ddp__fail(err, DDP_MEMORY, "out of memory for %zu messages", n) : DDP_OK;
+}
+
 /* Evaluates the plan by the shared profile, so that every rank has the same figures. */
-static int ddp__rows_evaluate(ddp_ctx *d, const ddp_profile *profile, ddp_plan *plan)
+static int ddp__rows_evaluate(ddp_ctx *d, const ddp_profile *profile, ddp__partial *x)
 {
     ddp_profile rows;
     ddp_status s;
     ddp_error err;
 
     DDP__DO(ddp__rows_profile(d, profile, &rows));
-    s = ddp_plan_evaluate(&rows, plan->cost, plan, &err);
+    s = ddp_plan_evaluate(&rows, x->plan.cost, &x->plan, &err);
+    if (s == DDP_OK) s = ddp__rows_exposed(d, &rows, &x->plan, &x->exposed_s, &err);
     ddp_profile_free(&rows);
     return s ? ddp__plan_failed(d, &err) : 0;
 }
@@ -65037,7 +65671,8 @@ int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_pr
     DDP__DO(ddp__plan_unpack(d, blob, &p));
     ddp_plan_free(&x->plan);
     x->plan = p;
-    if (profile) DDP__DO(ddp__rows_evaluate(d, profile, &x->plan));
+    x->exposed_s = p.exposed_s;
+    if (profile) DDP__DO(ddp__rows_evaluate(d, profile, x));
     if (x->due) DDP_FREE(x->due);
     x->due = (unsigned char *)ddp__calloc((size_t)p.period, (size_t)p.layers);
     if (!x->first) x->first = (int *)ddp__calloc(layers + 1, sizeof *x->first);
@@ -65057,7 +65692,7 @@ const ddp_plan *ddp__partial_view(const void *self)
     return p->layers ? p : NULL;
 }
 
-static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
+static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->exposed_s; }
 
 /* A layer in parts counts once, in the step of its last part. */
 int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
@@ -66231,6 +66866,8 @@ typedef struct ddp__outer {
     /* [layers] stream: the number of periods in which a layer's average arrived at least two steps early, and
      * the fewest such steps as a negative number */
     int *early_periods, *early;
+    /* stream: 1 if the layers of a step are sent together, at its end */
+    int together;
     int patience; /* stream: such periods after which a landing is moved earlier */
     /* [layers] step in which each pending layer is applied, as saved. Read: it was read since start or
      * load. */
@@ -66238,6 +66875,7 @@ typedef struct ddp__outer {
     int read;
     double exposed_s; /* stream: exposed time according to the plan */
     float nu, mu, lambda, mixture;
+    int waits; /* 1 if a delta waits for the message about trained layers, in a world that is not elastic */
     int whole; /* 1 if every rank stores all of the momentum and computes the outer step itself */
     /* 1 if the rank that sums a segment computes its outer step, and every rank stores all of the momentum.
      * It is exact in the rank's own segments, and recovered from the outer steps in the others */
@@ -66249,6 +66887,8 @@ typedef struct ddp__outer {
     ddp_coding coding;
     ddp__outer_layer *layer;
     float *trained;         /* [layers] */
+    ddp_piece *words;       /* [layers] stream: the values of `trained` that a message has */
+    int *sends;             /* [layers] stream: the layers that a step sends together */
     const ddp_sites *sites; /* sparse deltas are exchanged between them, or NULL for between all ranks */
     float *shared;          /* [links x most] buffer for the sparse deltas of one layer at a time */
     float *packed;          /* [most] the same in host memory if layers are on a device, or NULL otherwise */
@@ -66266,6 +66906,8 @@ DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y, int layer);
  * a layer for a whole period, no rank has one and there is no outer step. The previous deltas must have
  * arrived. */
 DDP_LIB int ddp__outer_tell(ddp_ctx *d, ddp__outer *o, int first, int last);
+/* The same for n layers of any order. */
+DDP_LIB int ddp__outer_tell_some(ddp_ctx *d, ddp__outer *o, const int *layer, int n);
 
 /* Computes the layer's parameter delta since `since` into x, or in place of the parameters. It is 0 for a
  * joining worker, or if idle. */
@@ -68333,6 +68975,15 @@ int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
     return m.from_count ? ddp_post(d, &m, &y->other_ticket) : 0;
 }
 
+/* Determines whether this rank has a delta of the layer. first: the first layer of the message about it */
+static void ddp__outer_look(ddp_ctx *d, ddp__outer_layer *y, int first)
+{
+    y->idle = y->fresh || ddp_updates_of(d, y->layer) == y->updates;
+    y->updates = ddp_updates_of(d, y->layer);
+    *y->trained = !y->idle;
+    y->holder = first;
+}
+
 /* One message for adjacent layers of the same group. */
 static int ddp__outer_tell_run(ddp_ctx *d, ddp__outer *o, int first, int last)
 {
@@ -68340,17 +68991,30 @@ static int ddp__outer_tell_run(ddp_ctx *d, ddp__outer *o, int first, int last)
     ddp_message m = ddp__mean_message(d, first, &word, 1);
     long ticket;
 
-    for (int l = first; l >= last; l--) {
-        ddp__outer_layer *y = &o->layer[l];
-        y->idle = y->fresh || ddp_updates_of(d, l) == y->updates;
-        y->updates = ddp_updates_of(d, l);
-        *y->trained = !y->idle;
-        y->holder = first;
-    }
+    for (int l = first; l >= last; l--) ddp__outer_look(d, &o->layer[l], first);
     m.here = 1;
     DDP__DO(ddp_post(d, &m, &ticket));
     for (int l = first; l >= last; l--) o->layer[l].told = ticket;
     o->layer[first].told_ticket = ticket;
+    return 0;
+}
+
+int ddp__outer_tell_some(ddp_ctx *d, ddp__outer *o, const int *layer, int n)
+{
+    for (int i = 0, k; i < n; i = k) {
+        const int group = ddp_group_of(d, layer[i]);
+        ddp_message m = ddp__mean_message(d, layer[i], o->words, 0);
+        long ticket;
+        for (k = i; k < n && ddp_group_of(d, layer[k]) == group; k++) {
+            ddp__outer_look(d, &o->layer[layer[k]], layer[i]);
+            o->words[m.from_count].data = o->trained + layer[k];
+            o->words[m.from_count++].count = 1;
+        }
+        m.here = 1;
+        DDP__DO(ddp_post(d, &m, &ticket));
+        for (int j = i; j < k; j++) o->layer[layer[j]].told = ticket;
+        o->layer[layer[i]].told_ticket = ticket;
+    }
     return 0;
 }
 
@@ -68600,6 +69264,7 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     /* in these cases a segment is not summed by one rank of this world on the host */
     o->whole =
         alone || o->keep || c->site > 0 || (c->backend && (c->device.nccl || c->outer.compensation > 0));
+    o->waits = !o->whole || o->sites;
     /* a rank may be lost with its segment of the momentum */
     if (c->elastic.min_world > 0 || c->elastic.join) {
         o->whole |= o->coding == DDP_AS_FLOAT;
@@ -68607,6 +69272,7 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     }
     o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep &&
               c->outer.overlap != DDP_OVERLAP_EAGER;
+    o->waits &= !o->mean;
     o->layer = (ddp__outer_layer *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->layer);
     o->trained = (float *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->trained);
     if (!o->layer || !o->trained) return DDP_MEMORY;
@@ -68739,10 +69405,13 @@ static int ddp__late_start(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
 
     o->late = ddp_keep(d, DDP_NO_LAYER, "late", (size_t)ddp_layers(d), 1);
-    o->landing = (int *)ddp__lists(d, 3 * (size_t)ddp_layers(d), sizeof *o->landing);
+    o->landing = (int *)ddp__lists(d, 4 * (size_t)ddp_layers(d), sizeof *o->landing);
+    o->words = (ddp_piece *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->words);
+    if (!o->late || !o->landing || !o->words) return DDP_FAILED;
     o->early = o->landing + ddp_layers(d);
     o->early_periods = o->early + ddp_layers(d);
-    return o->late && o->landing ? ddp__outer_start(d, self) : DDP_FAILED;
+    o->sends = o->early_periods + ddp_layers(d);
+    return ddp__outer_start(d, self);
 }
 
 /* Waits for all messages in flight. Applies nothing before its time. */
@@ -68761,14 +69430,11 @@ static int ddp__late_wait(ddp_ctx *d, void *self)
 
 /* ---- streaming ---- */
 
-static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
+/* The layer's message about trained layers was posted. */
+static int ddp__streaming_post(ddp_ctx *d, ddp__outer *o, int layer)
 {
     ddp__outer_layer *y = &o->layer[layer];
 
-    if (y->lands >= 0) DDP__DO(ddp__late_land(d, y)); /* it was sent by another plan */
-    DDP__DO(ddp__outer_others(d, y));
-    if (!y->count) return 0;
-    if (!o->mean) DDP__DO(ddp__outer_tell(d, o, layer, layer));
     if (o->mean && y->fresh) DDP__DO(ddp_kept_wait(d, layer));
     if (!o->mean)
         DDP__DO(ddp__outer_change(d, y, y->anchor));
@@ -68779,6 +69445,17 @@ static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
     y->fresh = 0;
     DDP__DO(ddp__outer_post(d, y));
     return ddp__late_set(d, y, ddp_step(d) + o->landing[layer]);
+}
+
+static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
+{
+    ddp__outer_layer *y = &o->layer[layer];
+
+    if (y->lands >= 0) DDP__DO(ddp__late_land(d, y)); /* it was sent by another plan */
+    DDP__DO(ddp__outer_others(d, y));
+    if (!y->count) return 0;
+    if (!o->mean) DDP__DO(ddp__outer_tell(d, o, layer, layer));
+    return ddp__streaming_post(d, o, layer);
 }
 
 static int ddp__streaming_due(const ddp_ctx *d, const ddp__outer *o, int layer)
@@ -68796,10 +69473,28 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
     return y->lands < 0 || y->lands >= ddp_step(d) ? 0 : ddp__late_land(d, y);
 }
 
-/* 1 if a layer is sent after its update, which waits for the norm of all gradients. */
-static int ddp__sends_last(const ddp_ctx *d)
+/* 1 if layers are sent at the end of a step: the plan sends them together, or a layer is sent after its
+ * update, which waits for the norm of all gradients. */
+static int ddp__sends_last(const ddp_ctx *d, const ddp__outer *o)
 {
-    return ddp__updates_last(d) && !ddp_settings(d)->average.first;
+    return o->together || (ddp__updates_last(d) && !ddp_settings(d)->average.first);
+}
+
+/* Sends the layers of this step after one message about trained layers. */
+static int ddp__streaming_send_all(ddp_ctx *d, ddp__outer *o)
+{
+    int n = 0;
+
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+        ddp__outer_layer *y = &o->layer[l];
+        if (!ddp__streaming_due(d, o, l)) continue;
+        if (y->lands >= 0) DDP__DO(ddp__late_land(d, y));
+        DDP__DO(ddp__outer_others(d, y));
+        if (y->count) o->sends[n++] = l;
+    }
+    if (!o->mean) DDP__DO(ddp__outer_tell_some(d, o, o->sends, n));
+    for (int i = 0; i < n; i++) DDP__DO(ddp__streaming_post(d, o, o->sends[i]));
+    return 0;
 }
 
 static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
@@ -68808,7 +69503,7 @@ static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
 
     DDP__DO(ddp__late_read(d, o));
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
-    if (ddp__sends_last(d)) return 0;
+    if (ddp__sends_last(d, o)) return 0;
     ddp__turn_ready(&o->partial, layer);
     for (int l; (l = ddp__turn_next(d, &o->partial)) >= 0;)
         if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
@@ -68817,7 +69512,7 @@ static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
 
 static int ddp__streaming_is_due(const ddp_ctx *d, const void *self, int layer)
 {
-    return !ddp__sends_last(d) && ddp__partial_due(d, self, layer);
+    return !ddp__sends_last(d, (const ddp__outer *)self) && ddp__partial_due(d, self, layer);
 }
 
 static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
@@ -68826,8 +69521,7 @@ static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
 
     ddp__turn_again(d, &o->partial);
     DDP__DO(ddp__clip_and_update(d, 0));
-    for (int l = ddp_layers(d) - 1; ddp__sends_last(d) && l >= 0; l--)
-        if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
+    if (ddp__sends_last(d, o)) DDP__DO(ddp__streaming_send_all(d, o));
     if (forward) return 0; /* a result due now is awaited in its layer's next forward */
     DDP__DO(ddp__late_others(d, o));
     DDP__DO(ddp__late_land_before(d, o, ddp_step(d) + 1));
@@ -68873,15 +69567,13 @@ static int ddp__late_restart(ddp_ctx *d, void *self)
 
 /* ---- the plan of stream: dreamddp's plan, its exposed time, and the landings ---- */
 
-/* Fragments of every n-th layer, sent at equal intervals. */
 static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
 {
     const ddp_config *c = ddp_settings(d);
     ddp_error err;
 
     if (ddp_plan_new(ddp_layers(d), c->period, plan, &err)) return ddp__plan_failed(d, &err);
-    for (int l = 0; l < plan->layers; l++)
-        plan->step_of[l] = (int)((int64_t)(l % c->outer.fragments + 1) * c->period / c->outer.fragments) - 1;
+    ddp__overlap_fragments(plan->layers, c->period, c->outer.fragments, plan->step_of);
     return 0;
 }
 
@@ -68900,65 +69592,122 @@ static int ddp__landing_seen(ddp_ctx *d, const ddp_profile *p, const ddp_plan *p
     return (int)fmin(ceil(lasts / step_s), plan->period) - 1;
 }
 
-/* A delta may be sent only after the message of ddp__outer_tell has arrived, so the delay of the link counts
- * twice. An elastic world does not wait for that message, but has the same plan.
- *
- * Landings have slack for transfers that take longer than the model says, and for steps that are shorter. A
- * new plan in a running training may come from a model that is still wrong. So landings are also those that
- * the last transfers need, up to the largest landing in use. */
-static int ddp__streaming_land(ddp_ctx *d, const ddp__outer *o, const ddp_profile *p, const ddp_plan *plan,
-                               int *landing, double *exposed_s)
+/* A plan in the making. */
+typedef struct ddp__overlap_draft {
+    ddp_plan plan;
+    ddp__message_cost *message; /* [layers] */
+    int *landing;               /* [layers] */
+    int together;
+    double exposed_s;
+} ddp__overlap_draft;
+
+/* A delta may be sent only after the message of ddp__outer_tell has arrived. An elastic world does not wait
+ * for that message, but has the same plan. Landings have slack for transfers that take longer than the model
+ * says, and for steps that are shorter. */
+static ddp__overlap_costs ddp__streaming_costs(ddp_ctx *d, const ddp__outer *o, const ddp_profile *p,
+                                               ddp__message_cost *m)
 {
-    double step = p->between_s, slack;
-    ddp_profile later = *p;
+    const ddp__overlap_costs c = {
+        p, m, ddp__tell_cost(d, 1), !o->mean, o->waits, ddp__messages_at_once(d), ddp_has_forward(d), 0};
+
+    for (int l = 0; l < p->layers; l++)
+        m[l] = ddp__average_cost(d, p, (double)ddp__layer_bytes(d, l), p->comm_s[l], 1);
+    return c;
+}
+
+/* The fragments and the landing of the settings. */
+static ddp_status ddp__streaming_given(const ddp__overlap_costs *c, ddp__overlap_draft *t, int landing,
+                                       double compute, ddp_error *err)
+{
+    ddp__overlap_plan plan = {t->plan.step_of, t->landing, t->plan.period, 0};
+    double each, all;
+
+    for (int l = 0; l < c->p->layers; l++) t->landing[l] = landing;
+    DDP__TRY(ddp__overlap_period(c, &plan, &each, NULL, err));
+    plan.together = 1;
+    DDP__TRY(ddp__overlap_period(c, &plan, &all, NULL, err));
+    t->together = all < 0.99 * each;
+    t->exposed_s = fmax(0, fmin(each, all) - compute * t->plan.period);
+    return DDP_OK;
+}
+
+/* A new plan in a running training may come from a model that is still wrong. So landings are also those that
+ * the last transfers need, up to the largest landing in use. */
+static void ddp__streaming_seen(ddp_ctx *d, const ddp__outer *o, const ddp__overlap_costs *c,
+                                ddp__overlap_draft *t, double compute)
+{
+    const double step = compute + t->exposed_s / t->plan.period;
     int most = 0;
+
+    for (int l = 0; l < c->p->layers; l++) most = o->landing[l] > most ? o->landing[l] : most;
+    for (int l = 0; l < c->p->layers && c->slack_s > 0; l++) {
+        const int seen = ddp__landing_seen(d, c->p, &t->plan, l, step, c->slack_s);
+        if (seen <= t->landing[l]) continue;
+        t->landing[l] = seen < most ? seen : most > t->landing[l] ? most : t->landing[l];
+    }
+}
+
+static int ddp__streaming_draft(ddp_ctx *d, const ddp__outer *o, const ddp_profile *p, int measured,
+                                ddp__overlap_draft *t)
+{
+    const ddp_config *c = ddp_settings(d);
+    ddp__overlap_costs costs = ddp__streaming_costs(d, o, p, t->message);
+    ddp_profile soon = *p;
+    double compute = p->between_s;
     ddp_error err;
 
-    for (int l = 0; l < p->layers; l++) {
-        step += p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0);
-        if (o->landing[l] > most) most = o->landing[l];
+    for (int l = 0; l < p->layers; l++) compute += p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0);
+    if (c->outer.fragments) {
+        DDP__DO(ddp__streaming_strided(d, &t->plan));
+        return ddp__streaming_given(&costs, t, c->outer.landing, compute, &err) ? ddp__plan_failed(d, &err)
+                                                                                : 0;
     }
-    slack = ddp_settings(d)->deterministic ? 0 : ddp__arrivals_slack(d, DDP_NO_LAYER, step);
-    later.alpha_s += slack + (o->mean ? 0 : p->alpha_s);
-    if (ddp_plan_landing(&later, plan, landing, exposed_s, &err)) return ddp__plan_failed(d, &err);
-    for (int l = 0; l < p->layers && slack > 0; l++) {
-        const int seen = ddp__landing_seen(d, p, plan, l, step + *exposed_s / plan->period, slack);
-        if (seen > landing[l]) landing[l] = seen < most ? seen : most > landing[l] ? most : landing[l];
-    }
+    if (!c->deterministic) costs.slack_s = ddp__arrivals_slack(d, DDP_NO_LAYER, compute);
+    soon.alpha_s = 0; /* no step waits for the delay of its messages: landings include it */
+    DDP__DO(ddp__partial_plan(d, &soon, !measured, &t->plan));
+    if (ddp__overlap_choose(&costs, &t->plan, t->landing, &t->together, &t->exposed_s, &err) ||
+        ddp_plan_evaluate(&soon, t->plan.cost, &t->plan, &err))
+        return ddp__plan_failed(d, &err);
+    ddp__streaming_seen(d, o, &costs, t, compute);
     return 0;
+}
+
+/* The bytes that follow the partial plan: the exposed time, whether the layers of a step are sent together,
+ * and the landings. */
+static size_t ddp__streaming_more(ddp_ctx *d)
+{
+    return sizeof(double) + ((size_t)ddp_layers(d) + 1) * sizeof(int);
 }
 
 static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
-    const ddp_config *c = ddp_settings(d);
-    const size_t L = (size_t)ddp_layers(d), more = sizeof(double) + L * sizeof(int);
-    int *landing = (int *)ddp__calloc(L, sizeof *landing), bad;
-    double exposed_s = 0;
-    ddp_plan plan = DDP__ZEROS;
-    ddp_profile soon = *p;
+    const size_t L = (size_t)ddp_layers(d), more = ddp__streaming_more(d);
+    ddp__scratch room = DDP__ZEROS;
+    ddp__overlap_draft t = DDP__ZEROS;
+    unsigned char *end;
+    int bad;
 
-    soon.alpha_s = 0; /* no step waits for the delay of its messages: landings include it */
-    if (!landing)
-        return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    bad =
-        c->outer.fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, &soon, !measured, &plan);
-    for (size_t l = 0; l < L; l++) landing[l] = c->outer.landing;
-    if (!bad && !c->outer.fragments)
-        bad = ddp__streaming_land(d, (const ddp__outer *)self, p, &plan, landing, &exposed_s);
-    if (!bad) bad = ddp__plan_pack(d, &plan, more, out);
+    t.message = (ddp__message_cost *)ddp__scratch_take(&room, L, sizeof *t.message);
+    t.landing = ddp__ints(&room, L);
+    bad = ddp__scratch_failed(&room)
+              ? ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d))
+              : ddp__streaming_draft(d, (const ddp__outer *)self, p, measured, &t);
+    if (!bad) bad = ddp__plan_pack(d, &t.plan, more, out);
     if (!bad) {
-        memcpy(out->bytes + out->size - more, &exposed_s, sizeof exposed_s);
-        memcpy(out->bytes + out->size - more + sizeof exposed_s, landing, L * sizeof *landing);
+        end = out->bytes + out->size - more;
+        memcpy(end, &t.exposed_s, sizeof t.exposed_s);
+        memcpy(end + sizeof t.exposed_s, &t.together, sizeof t.together);
+        memcpy(end + sizeof t.exposed_s + sizeof t.together, t.landing, L * sizeof *t.landing);
     }
-    ddp_plan_free(&plan);
-    DDP_FREE(landing);
+    ddp_plan_free(&t.plan);
+    ddp__scratch_free(&room);
     return bad;
 }
 
 /* Returns the partial plan without the exposed time and the landings that follow it. */
 static ddp_blob ddp__streaming_partial(ddp_ctx *d, const ddp_blob *blob)
 {
-    const size_t more = sizeof(double) + (size_t)ddp_layers(d) * sizeof(int);
+    const size_t more = ddp__streaming_more(d);
     ddp_blob partial = *blob;
 
     partial.size = blob->size > more ? blob->size - more : 0;
@@ -68974,7 +69723,8 @@ static int ddp__streaming_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
     (void)self;
     DDP__DO(ddp__plan_unpack(d, &partial, &plan));
     for (int l = 0; l < ddp_layers(d) && !bad; l++) {
-        memcpy(&landing, blob->bytes + partial.size + sizeof(double) + (size_t)l * sizeof landing,
+        memcpy(&landing,
+               blob->bytes + partial.size + sizeof(double) + sizeof(int) + (size_t)l * sizeof landing,
                sizeof landing);
         bad = landing < 0 || landing >= plan.period;
     }
@@ -69004,8 +69754,9 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
     DDP__DO(ddp__streaming_fits(d, self, blob));
     DDP__DO(ddp__partial_take(d, self, &partial, NULL));
     memcpy(&o->exposed_s, blob->bytes + partial.size, sizeof o->exposed_s);
-    memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s,
+    memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s + sizeof o->together,
            (size_t)ddp_layers(d) * sizeof *o->landing);
+    memcpy(&o->together, blob->bytes + partial.size + sizeof o->exposed_s, sizeof o->together);
     memset(o->early_periods, 0, (size_t)ddp_layers(d) * sizeof *o->early_periods);
     o->patience = DDP__LANDING_PATIENCE;
     return 0;
@@ -69037,7 +69788,7 @@ static int ddp__streaming_adapt(ddp_ctx *d, void *self, const int *late, ddp_blo
         earlier |= moved[l] < 0;
     }
     if (earlier && o->patience < (int)DDP__LANDING_PATIENCE_MOST) o->patience *= 2;
-    memcpy(plan->bytes + partial.size + sizeof o->exposed_s, o->landing,
+    memcpy(plan->bytes + partial.size + sizeof o->exposed_s + sizeof o->together, o->landing,
            (size_t)ddp_layers(d) * sizeof *o->landing);
     return 0;
 }

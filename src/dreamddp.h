@@ -255,6 +255,8 @@
 #include "plan/partial/partial_brute.c"
 #include "plan/partial/partial.c"
 #include "plan/partial/landing.c"
+#include "plan/partial/exposed.c"
+#include "plan/partial/stream.c"
 #include "plan/osp/served.c"
 #ifndef DDP_NO_PLANNERS
 #include "plan/order.c"

@@ -263,6 +263,7 @@ void ddp__engine_code(ddp__engine *e, ddp_coding coding)
 }
 
 int ddp__engine_width(const ddp__engine *e) { return e->width; }
+size_t ddp__engine_chunk(const ddp__engine *e) { return e->chunk * sizeof(float); }
 
 int ddp__engine_relayed(const ddp__engine *e, int peer) { return ddp__wire_relay(e->wire, peer) >= 0; }
 

@@ -176,6 +176,8 @@ DDP_LIB int ddp__engine_may_ring(const ddp__engine *e);
 DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err);
 /* The maximum number of collectives in flight: the oldest that are not complete. */
 DDP_LIB int ddp__engine_width(const ddp__engine *e);
+/* The largest payload of a frame, in bytes. */
+DDP_LIB size_t ddp__engine_chunk(const ddp__engine *e);
 /* Whether another rank relays the bytes of a peer. Any thread. */
 DDP_LIB int ddp__engine_relayed(const ddp__engine *e, int peer);
 /* The rank whose loss is the engine's error, or -1. Any thread. */

@@ -103,7 +103,8 @@ static void ddp__drift_observe(ddp_ctx *d, int link, int end)
     const int ops =
         ddp__engine_spans(ddp__engine_of(d, link), m->follow[link].ended, DBL_MAX, m->op_scratch, m->op_room);
 
-    ddp__lines_observe(m->line[link], m->gap_s[link], m->op_scratch, ops, end, &m->follow[link]);
+    ddp__lines_observe(m->line[link], m->gap_s[link], ddp__direct_part_bytes(d, link), m->op_scratch, ops,
+                       end, &m->follow[link]);
 }
 
 double ddp__drift_window(ddp_ctx *d, int link)

@@ -9,6 +9,7 @@
 static const double ddp__follow_most = 16;    /* largest change that one window may show, and 1 / smallest */
 static const double ddp__follow_newest = 0.5; /* share of a window that counts, by the seconds of the model */
 static const double ddp__follow_share = 0.25; /* quantile of their bounds */
+static const double ddp__follow_exact = 0.03; /* error of the upper bound, which may be the rate itself */
 static const double ddp__wake_s = 1e-3;       /* a thread may wake up this late */
 
 /* ---- windows ---- */
@@ -62,7 +63,7 @@ double ddp__follow_window(ddp__follow *f)
     if (n == 0) return 0;
     from = ddp__bound_of(least, n, weight);
     to = fmax(from, ddp__bound_of(most, n, weight));
-    f->scale = from > 1 ? from : to < 1 ? sqrt(fmax(from, to / 4) * to) : 1;
+    f->scale = from > 1 ? from : to < 1 - ddp__follow_exact ? sqrt(fmax(from, to / 4) * to) : 1;
     f->scale = fmax(1 / ddp__follow_most, fmin(f->scale, ddp__follow_most));
     return f->scale;
 }
@@ -79,6 +80,7 @@ void ddp__follow_restart(ddp__follow *f, double now)
 
 enum {
     DDP__CONTROL_BYTES = 1024, /* messages up to this size take no time of the link */
+    DDP__FLOW_PARTS = 4,       /* parts from which the first one is a small share of a message */
     DDP__BUSY_MOST = 8         /* finished averages after which a busy time that goes on is evaluated */
 };
 
@@ -123,6 +125,7 @@ typedef struct ddp__busy {
     double takes, gaps, alpha; /* alpha: of the average that ended last */
     double ended;
     int averages, open; /* open: an operation runs */
+    int flows; /* 1 if the results of the average that ended last follow its contributions in parts */
 } ddp__busy;
 
 static void ddp__busy_begin(ddp__busy *b, double at)
@@ -138,6 +141,8 @@ static void ddp__busy_store(const ddp__busy *b, ddp__follow *f)
 
     o.modelled_s = b->takes;
     o.least_s = fmax(b->seconds - b->other_s - b->gaps - ddp__wake_s, 0);
+    /* the link was idle for at most half of alpha, and less if contributions left while results arrived */
+    if (b->flows) o.least_s = fmin(o.least_s + b->alpha / 2, 2 * o.least_s);
     /* the second delay of the direct algorithm may overlap with other messages */
     o.most_s = fmax(b->until + b->alpha / 2 - b->first - b->gaps, o.least_s);
     ddp__follow_add(f, &o);
@@ -145,8 +150,8 @@ static void ddp__busy_store(const ddp__busy *b, ddp__follow *f)
     f->busy_until = b->until;
 }
 
-static void ddp__busy_add(ddp__busy *b, const ddp_link line[DDP__LINES], double gap_s, const ddp__op_span *o,
-                          double after)
+static void ddp__busy_add(ddp__busy *b, const ddp_link line[DDP__LINES], double gap_s, double part_bytes,
+                          const ddp__op_span *o, double after)
 {
     const ddp_link own = ddp__span_line(line, o);
     const double from = fmax(ddp__span_from(o), after), until = ddp__span_free(line, gap_s, o);
@@ -164,7 +169,11 @@ static void ddp__busy_add(ddp__busy *b, const ddp_link line[DDP__LINES], double 
         b->takes += own.beta_s * ddp__span_bytes(o);
         b->gaps += gap_s;
         b->first = fmin(b->first, fmax(o->begin, after));
-        if (until >= b->until) b->alpha = fmax(own.alpha_s - gap_s, 0);
+        if (until >= b->until) {
+            b->alpha = fmax(own.alpha_s - gap_s, 0);
+            b->flows =
+                o->algorithm == 'd' && part_bytes > 0 && ddp__span_bytes(o) >= DDP__FLOW_PARTS * part_bytes;
+        }
     }
     b->seconds += fmax(until - fmax(from, b->until), 0);
     b->until = fmax(b->until, until);
@@ -181,8 +190,8 @@ static void ddp__ops_sort(ddp__op_span *o, int n)
     }
 }
 
-void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_span *ops, int n, int end,
-                        ddp__follow *f)
+void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, double part_bytes, ddp__op_span *ops,
+                        int n, int end, ddp__follow *f)
 {
     const double after = f->busy_until, since = f->ended;
     double newest = since;
@@ -199,7 +208,7 @@ void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_s
             ddp__busy_begin(&b, fmax(ddp__span_from(o), after));
         }
         busy = 1;
-        ddp__busy_add(&b, line, gap_s, o, after);
+        ddp__busy_add(&b, line, gap_s, part_bytes, o, after);
     }
     if (busy && (!b.open || (b.averages > 0 && (end || b.averages >= (int)DDP__BUSY_MOST))))
         ddp__busy_store(&b, f);

@@ -25,9 +25,9 @@ typedef struct ddp__follow {
 /* Evaluates operations that ended after f->ended, and stores the busy times that they make up. A busy time
  * ends when the link is idle, or after some operations if it is never idle. end: 1 also evaluates operations
  * whose busy time is not over. ops: [n], reordered, with all unfinished operations. gap_s: per-message
- * overhead. */
-DDP_LIB void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, ddp__op_span *ops, int n,
-                                int end, ddp__follow *f);
+ * overhead. part_bytes: bytes of a direct all-reduce that has one part, or 0 if not known. */
+DDP_LIB void ddp__lines_observe(const ddp_link line[DDP__LINES], double gap_s, double part_bytes,
+                                ddp__op_span *ops, int n, int end, ddp__follow *f);
 /* Stores one busy time. */
 DDP_LIB void ddp__follow_add(ddp__follow *f, const ddp__observed *o);
 /* Ends the window. Returns the factor by which its busy times change the time of a byte: 1 if the model can

@@ -472,6 +472,25 @@ static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
     for (; i < n; i++) list[i].count = 1; /* no layer is averaged */
 }
 
+/* The seconds that the first n messages of a burst take without an overhead per message. */
+static double ddp__burst_takes(const ddp__link_prober *q, const ddp_link *line, const ddp_piece *list, int n)
+{
+    ddp__shared_message message[DDP__BURST];
+    ddp__shared_link clock;
+    double takes = 0;
+
+    ddp__shared_start(&clock, message, n, n);
+    for (int i = 0; i < n; i++) {
+        const double bytes = (double)(list[i].count * sizeof(float));
+        const char algorithm = ddp__algorithm_for(q->d, q->link, bytes);
+        const ddp__message_cost m =
+            ddp__line_cost(q->d, q->link, ddp__line_of(line, algorithm), algorithm, bytes);
+        ddp__shared_send(&clock, i, &m, 0, -1, 0);
+    }
+    for (int i = 0; i < n; i++) takes = fmax(takes, ddp__shared_arrival(&clock, i));
+    return takes;
+}
+
 /* Measures the per-message overhead from bursts of messages as large as layers, as many as the limit of time
  * permits. A burst has no more messages than may be in flight at a time, so that the delay of further ones
  * does not count. Long messages are shortened so that the overhead remains visible. The median is used,
@@ -481,22 +500,18 @@ static ddp_status ddp__probe_gap(ddp__link_prober *q, const ddp_link *line, doub
     ddp_ctx *d = q->d;
     const int width = ddp__engine_width(ddp__engine_of(d, q->link)),
               n = width < DDP__BURST ? width : DDP__BURST;
-    double one, all, more[DDP__BURSTS], first = 0, takes = 0;
+    double one, all, more[DDP__BURSTS], first, takes;
     ddp_piece list[DDP__BURST];
     ddp__probe_turn t = DDP__ZEROS;
 
     *out = 0;
     if (n < 2 || ddp__layers(d) == 0 || ddp__over_nccl(d, q->link)) return DDP_OK;
     ddp__burst_sizes(d, list, n);
-    for (int i = 0; i < n; i++) {
-        const double bytes = (double)(list[i].count * sizeof(float));
-        list[i].data = q->list->x;
-        *(i > 0 ? &takes : &first) +=
-            ddp__line_of(line, ddp__algorithm_for(d, q->link, bytes)).beta_s * bytes;
-    }
+    for (int i = 0; i < n; i++) list[i].data = q->list->x;
+    first = ddp__burst_takes(q, line, list, 1);
+    takes = ddp__burst_takes(q, line, list, n);
     /* the first message alone, and all of them */
-    t.floats = (float)fmax(
-        0, floor(ddp__probe_left(q) / (2 * (line[DDP__LINE_DIRECT].alpha_s + first) + takes + 1e-9)));
+    t.floats = (float)fmax(0, floor(ddp__probe_left(q) / (first + takes + 1e-9)));
     t.floats = fminf(t.floats, DDP__BURSTS);
     DDP__TRY(ddp__probe_agree(q, &t, 0, err));
     for (int i = 0; i < (int)t.floats; i++) {
@@ -506,7 +521,7 @@ static ddp_status ddp__probe_gap(ddp__link_prober *q, const ddp_link *line, doub
     }
     if (!(t.floats > 0)) return DDP_OK;
     qsort(more, (size_t)t.floats, sizeof *more, ddp__rising);
-    *out = fmax(0, (more[(int)t.floats / 2] - takes) / (n - 1));
+    *out = fmax(0, (more[(int)t.floats / 2] - (takes - first)) / (n - 1));
     return DDP_OK;
 }
 
@@ -575,7 +590,7 @@ static void ddp__probe_correct(const ddp__link_prober *q, ddp__probe_result_word
             ring |= s[i].algorithm == 'r';
             s[kept++] = s[i];
         }
-    ddp__lines_observe(w->line, w->gap_s, s, kept, 1, &f);
+    ddp__lines_observe(w->line, w->gap_s, ddp__direct_part_bytes(q->d, q->link), s, kept, 1, &f);
     (void)ddp__follow_window(&f);
     for (int k = 0; k < (int)DDP__LINES; k++)
         if (k != (int)DDP__LINE_RING || ring) w->line[k].beta_s *= ddp__follow_scale(&f);

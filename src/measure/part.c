@@ -82,11 +82,16 @@ char ddp__algorithm_for(const ddp_ctx *d, int link, double bytes)
     return ddp__algorithm_of(d, link, &m, bytes);
 }
 
-ddp_link ddp__link_control(const ddp_ctx *d, int link)
+char ddp__algorithm_control(const ddp_ctx *d, int link)
 {
     const ddp_message m = DDP__ZEROS;
 
-    return ddp__line_of(d->measure->line[link], ddp__algorithm_of(d, link, &m, sizeof(float)));
+    return ddp__algorithm_of(d, link, &m, sizeof(float));
+}
+
+ddp_link ddp__link_control(const ddp_ctx *d, int link)
+{
+    return ddp__line_of(d->measure->line[link], ddp__algorithm_control(d, link));
 }
 
 ddp_link ddp__link_for(const ddp_ctx *d, int link, double bytes)
@@ -105,6 +110,30 @@ void ddp__link_set(ddp_ctx *d, int link, ddp_link is)
 void ddp__link_scale(ddp_ctx *d, int link, double scale)
 {
     for (int k = 0; k < (int)DDP__LINES; k++) d->measure->line[link][k].beta_s *= scale;
+}
+
+double ddp__direct_part_bytes(const ddp_ctx *d, int link)
+{
+    const ddp__engine *e = ddp__engine_of(d, link);
+
+    return e ? (double)(ddp__engine_chunk(e) * (size_t)ddp__team_size(d)) : 0;
+}
+
+/* The parts of a message, or of each half of a direct all-reduce. */
+static int ddp__message_parts(const ddp_ctx *d, int link, double bytes, int direct)
+{
+    const double part = ddp__direct_part_bytes(d, link) / (direct ? 1 : ddp__team_size(d));
+
+    return part > 0 ? (int)fmax(1, fmin(ceil(bytes / part), DDP__LINK_PARTS)) : 1;
+}
+
+ddp__message_cost ddp__line_cost(const ddp_ctx *d, int link, ddp_link k, char algorithm, double bytes)
+{
+    const int direct = algorithm == 'd' && !ddp__has_nccl(d);
+    const ddp__message_cost m = {k.beta_s * bytes, k.alpha_s, direct,
+                                 ddp__message_parts(d, link, bytes, direct)};
+
+    return m;
 }
 
 double ddp__gap_is(const ddp_ctx *d, int link) { return d->measure->gap_s[link]; }

@@ -29,33 +29,52 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* Returns the number of layers that are averaged. */
-static int ddp__averaged_layers(const ddp_ctx *d)
+/* Returns how long an average of `bytes` bytes occupies the link, in seconds, without gap_s. */
+static double ddp__occupancy(const ddp_ctx *d, double bytes)
 {
-    int n = 0;
-
-    for (int l = 0; l < ddp__layers(d); l++) n += ddp__layer_bytes(d, l) > 0;
-    return n;
+    return ddp__link_for(d, 0, bytes).beta_s * bytes;
 }
 
-/* Returns how long an average of `bytes` bytes occupies the link, in seconds. `messages` averages are due
- * together, and one short message about all layers. At most `width` operations are in flight, and each takes
- * at least alpha. The waits of the others are divided by `messages`. */
-static double ddp__occupancy(const ddp_ctx *d, double bytes, int messages)
+/* Without measurements, all lines are those of the direct algorithm. A prediction derives the others. */
+static ddp__message_cost ddp__known_cost(const ddp_ctx *d, ddp_link k, char algorithm, double bytes,
+                                         int plans)
 {
-    const ddp_link k = ddp__link_for(d, 0, bytes);
-    const double width = ddp__engine_of(d, 0) ? ddp__engine_width(ddp__engine_of(d, 0)) : DBL_MAX;
-    const double later = ceil((messages + 1) / width) - 1;
-    const double least = later > 0 ? k.alpha_s * later / messages - d->measure->gap_s[0] : 0;
-    const double seconds = k.beta_s * bytes;
+    ddp_link line[DDP__LINES];
+    ddp__message_cost m;
 
-    return bytes > 0 && seconds < least ? least : seconds;
+    if (!ddp__follows(d) && plans && algorithm != 'p') algorithm = 'd';
+    if (!ddp__follows(d) && !plans && !ddp__has_nccl(d)) {
+        ddp__lines_derive(ddp__link_is(d, 0), ddp__team_size(d), line);
+        k = ddp__line_of(line, algorithm);
+    }
+    m = ddp__line_cost(d, 0, k, algorithm, bytes);
+    m.alpha_s = fmax(m.alpha_s - d->measure->gap_s[0], 0); /* one message takes both */
+    return m;
 }
 
-double ddp__message_takes(const ddp_ctx *d, double bytes, double *alpha)
+ddp__message_cost ddp__average_cost(const ddp_ctx *d, const ddp_profile *p, double bytes, double comm_s,
+                                    int plans)
 {
-    *alpha = fmax(ddp__link_for(d, 0, bytes).alpha_s - d->measure->gap_s[0], 0); /* one message takes both */
-    return bytes > 0 ? ddp__occupancy(d, bytes, ddp__averaged_layers(d)) + d->measure->gap_s[0] : 0;
+    ddp__message_cost m =
+        ddp__known_cost(d, ddp__link_for(d, 0, bytes), ddp__algorithm_for(d, 0, bytes), bytes, plans);
+
+    if (bytes > 0) m.takes += d->measure->gap_s[0];
+    if (ddp__cfg(d)->profile_path && !(p->alpha_s > 0)) { /* measured times, which include the latency */
+        m.halves = 0;
+        m.takes = comm_s > 0 ? comm_s + p->gap_s : 0;
+        m.alpha_s = 0;
+    }
+    return m;
+}
+
+ddp__message_cost ddp__tell_cost(const ddp_ctx *d, int plans)
+{
+    return ddp__known_cost(d, ddp__link_control(d, 0), ddp__algorithm_control(d, 0), 0, plans);
+}
+
+int ddp__messages_at_once(const ddp_ctx *d)
+{
+    return ddp__engine_of(d, 0) ? ddp__engine_width(ddp__engine_of(d, 0)) : (int)DDP__LINK_WIDTH;
 }
 
 /* The planners know one latency for all layers: the longest. */
@@ -67,12 +86,11 @@ static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p, double alpha)
 
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
-    const int messages = ddp__averaged_layers(d);
     double alpha = 0;
 
     for (int l = 0; l < ddp__layers(d); l++) {
         const double bytes = (double)ddp__layer_bytes(d, l);
-        p->comm_s[l] = ddp__occupancy(d, bytes, messages);
+        p->comm_s[l] = ddp__occupancy(d, bytes);
         if (bytes > 0) alpha = fmax(alpha, ddp__link_for(d, 0, bytes).alpha_s);
     }
     ddp__profile_startup(d, p, alpha);
@@ -115,7 +133,7 @@ ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int laye
             (double)ddp__average_bytes(d, ddp__team_group(d), (size_t)c->trained, (size_t)c->others);
         ddp__nominal_times(p, l, ddp__nominal_flops(c->flops, c->count));
         p->params[l] = c->count;
-        p->comm_s[l] = ddp__occupancy(d, bytes, layers);
+        p->comm_s[l] = ddp__occupancy(d, bytes);
         if (bytes > 0) alpha = fmax(alpha, ddp__link_for(d, 0, bytes).alpha_s);
     }
     ddp__profile_startup(d, p, alpha);

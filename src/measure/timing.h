@@ -2,6 +2,7 @@
 #pragma once
 
 #include "context/context.h"
+#include "plan/link_clock.h"
 
 /* Figures of a layer of the whole model for planning. The layer may be on several stages. Counts are of
  * floats. */
@@ -14,12 +15,14 @@ typedef struct ddp__layer_cost {
 
 /* Cost of the links, measured, else nominal: averaging n bytes takes alpha + beta n seconds (part.c).
  *   algorithm_for  the letter of the algorithm of an average of `bytes` bytes by the strategy
+ *   algorithm_control  the same for an all-reduce of a few floats
  *   for            the cost of such an average
  *   control        the cost of an all-reduce of a few floats
  *   is, set        the cost by the direct algorithm. set sets the same cost for the others
  *   scale          multiplies the time of a byte
  *   gap            per-message overhead in seconds */
 DDP_LIB char ddp__algorithm_for(const ddp_ctx *d, int link, double bytes);
+DDP_LIB char ddp__algorithm_control(const ddp_ctx *d, int link);
 DDP_LIB ddp_link ddp__link_for(const ddp_ctx *d, int link, double bytes);
 DDP_LIB ddp_link ddp__link_control(const ddp_ctx *d, int link);
 DDP_LIB void ddp__link_scale(ddp_ctx *d, int link, double scale);
@@ -41,9 +44,21 @@ DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *
 DDP_LIB void ddp__profile_link(ddp_ctx *d, ddp_profile *p);
 DDP_LIB double ddp__nominal_flops(double flops, double count); /* FLOPs of a layer's forward pass. flops is 0
                                                                   if unknown. */
-/* Returns how long one message of an average occupies link 0, in seconds. *alpha: how much later it
- * arrives. */
-DDP_LIB double ddp__message_takes(const ddp_ctx *d, double bytes, double *alpha);
+/* Costs of messages.
+ *   direct_part_bytes  bytes of a direct all-reduce that has one part, or 0 without a link
+ *   line_cost        of a message with an algorithm whose cost on the link is k
+ *   average_cost     of the average of layers with `bytes` bytes on link 0, which takes comm_s by the
+ *                    profile. The size of the whole message selects the algorithm. plans: 1 for a plan, which
+ *                    must not depend on the algorithms without measurements: they differ in an elastic world
+ *   tell_cost        of a control message on link 0
+ *   messages_at_once messages that may be in flight on link 0 */
+DDP_LIB double ddp__direct_part_bytes(const ddp_ctx *d, int link);
+DDP_LIB ddp__message_cost ddp__line_cost(const ddp_ctx *d, int link, ddp_link k, char algorithm,
+                                         double bytes);
+DDP_LIB ddp__message_cost ddp__average_cost(const ddp_ctx *d, const ddp_profile *p, double bytes,
+                                            double comm_s, int plans);
+DDP_LIB ddp__message_cost ddp__tell_cost(const ddp_ctx *d, int plans);
+DDP_LIB int ddp__messages_at_once(const ddp_ctx *d);
 /* Makes a profile of all layers of a model that is cut into stages, without measuring. */
 DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, const ddp__layer_cost *model, int layers, ddp_profile *p,
                                       ddp_error *err);

@@ -3,6 +3,7 @@
 
 #include "context/context.h"
 #include "measure/timing.h"
+#include "plan/link_clock.h"
 #include "session/cut.h"
 #include "session/session.h"
 
@@ -57,6 +58,7 @@ struct ddp__session {
     ddp_profile profile;        /* profile.layers 0 = none yet */
     int plan_steps;             /* steps in a period of the strategy's messages */
     ddp_transfer *transfer;     /* [transfers] these messages, or NULL if the strategy does not list them */
+    ddp__shared_message *transfer_message; /* [transfers + 1] workspace */
     int transfers;
     double computes_s;      /* predicted compute time of a step */
     double drift_takes;     /* steps after which an exchange about a new plan has arrived */

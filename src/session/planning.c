@@ -136,34 +136,52 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 
 /* ---- prediction ---- */
 
-/* Returns how long a message occupies the link, in seconds, if a byte takes `scale` times as long as when the
- * plan was made. The cost follows from the size of the whole message, because that selects the algorithm.
- * *alpha: how much later it arrives. */
-static double ddp__transfer_takes(const ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, double scale,
-                                  double *alpha)
+/* Returns the cost of a message if a byte takes `scale` times as long as when the plan was made. */
+static ddp__message_cost ddp__transfer_cost(const ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t,
+                                            double scale)
 {
-    double bytes = 0, comm = 0, takes;
+    double bytes = 0, comm = 0;
+    ddp__message_cost m;
 
     for (int l = t->first; l >= t->last; l--) {
         bytes += (double)ddp__layer_bytes(d, l);
         comm += p->comm_s[l];
     }
-    takes = ddp__message_takes(d, bytes, alpha);
-    if (ddp__cfg(d)->profile_path) { /* the profile may have measured times */
-        *alpha = p->alpha_s;
-        takes = comm > 0 ? comm + p->gap_s : 0;
-    }
-    return takes > p->gap_s ? (takes - p->gap_s) * scale + p->gap_s : takes;
+    m = ddp__average_cost(d, p, bytes, comm, 0);
+    if (m.takes > p->gap_s) m.takes = (m.takes - p->gap_s) * scale + p->gap_s;
+    return m;
 }
 
-/* Strategies that average deltas first exchange which layers were trained. Packed deltas do not wait for
- * it. */
-static double ddp__transfers_wait(const ddp_ctx *d)
+/* Strategies that average deltas first send message `tell` about the trained layers. Returns it if transfers
+ * wait for it, or -1. Packed deltas do not. */
+static int ddp__transfers_tell(const ddp_ctx *d, ddp__shared_link *link, int tell, double ready)
 {
-    const ddp_link k = ddp__link_control(d, 0);
+    const ddp__message_cost cost = ddp__tell_cost(d, 0);
 
-    return ddp__ops(d)->averages == DDP_AVERAGES_CHANGES && ddp__cfg(d)->wire != DDP_WIRE_TOPK ? k.alpha_s
-                                                                                               : 0;
+    if (ddp__ops(d)->averages != DDP_AVERAGES_CHANGES) return -1;
+    ddp__shared_send(link, tell, &cost, ready, -1, 0);
+    return ddp__cfg(d)->wire == DDP_WIRE_TOPK ? -1 : tell;
+}
+
+/* Returns the exposed seconds of the n transfers of a step after its backward pass, which takes `backward`
+ * seconds. Adds their seconds to *comm. x: [n + 1] workspace */
+static double ddp__step_transfers(const ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
+                                  double scale, double backward, ddp__shared_message *x, double *comm)
+{
+    const int width = ddp__messages_at_once(d);
+    ddp__shared_link link;
+    double end = backward;
+    int after;
+
+    ddp__shared_start(&link, x, n + 1, width);
+    after = ddp__transfers_tell(d, &link, n, ddp__transfer_ready(p, t));
+    for (int i = 0; i < n; i++) {
+        const ddp__message_cost m = ddp__transfer_cost(d, p, &t[i], scale);
+        if (m.takes > 0) ddp__shared_send(&link, i, &m, ddp__transfer_ready(p, &t[i]), after, 0);
+        *comm += m.takes;
+    }
+    for (int i = 0; i < n; i++) end = fmax(end, ddp__shared_arrival(&link, i));
+    return end - backward;
 }
 
 /* Returns the exposed seconds of a period's transfers, outside of the backward passes. *comm receives the
@@ -171,19 +189,14 @@ static double ddp__transfers_wait(const ddp_ctx *d)
 static double ddp__transfers_exposed(const ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n,
                                      double scale, double *comm)
 {
-    double exposed = 0, free_at = 0, arrives = 0, backward = 0;
-    int i;
+    double exposed = 0, backward = 0;
 
+    *comm = 0;
     for (int l = 0; l < p->layers; l++) backward += p->backward_s[l];
-    for (i = 0, *comm = 0; i < n; i++) {
-        double alpha;
-        const double takes = ddp__transfer_takes(d, p, &t[i], scale, &alpha);
-        (void)ddp__link_take(&free_at, ddp__transfer_ready(p, &t[i]) + ddp__transfers_wait(d), takes);
-        if (takes > 0) arrives = fmax(arrives, free_at + alpha);
-        *comm += takes;
-        if (i + 1 < n && t[i + 1].step == t[i].step) continue;
-        if (arrives > backward) exposed += arrives - backward;
-        free_at = arrives = 0;
+    for (int i = 0, k; i < n; i = k) {
+        for (k = i + 1; k < n && t[k].step == t[i].step;) k++;
+        exposed +=
+            ddp__step_transfers(d, p, t + i, k - i, scale, backward, d->session->transfer_message, comm);
     }
     return exposed;
 }
@@ -226,7 +239,10 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     int n, steps;
 
     ddp__array_free(d->session->transfer);
+    ddp__array_free(d->session->transfer_message);
     DDP__TRY(ddp__transfers(d, &d->session->transfer, &n, &steps, err));
+    if (!ddp__reserve(d->session->transfer_message, n + 1))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", n);
     for (int l = 0; l < p->layers; l++) {
         forward += p->forward_s ? p->forward_s[l] : 0;
         backward += p->backward_s[l];

@@ -118,6 +118,7 @@ void ddp_close(ddp_ctx *d)
     ddp_blob_free(&d->session->plan);
     ddp__device_close(d);
     ddp__array_free(d->session->transfer);
+    ddp__array_free(d->session->transfer_message);
     ddp_profile_free(&d->session->profile);
     ddp__context_free(d);
 }

@@ -1,5 +1,7 @@
 /* Strategies that average parameters: localsgd, enp and dreamddp (Algorithm 1 and Eq. 5). */
 #include "context/stats.h"
+#include "measure/timing.h"
+#include "plan/partial/exposed.h"
 #include "strategy/strategy.h"
 
 /* ---- localsgd ---- */
@@ -334,15 +336,45 @@ static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_
     return ddp__plan_pack(d, plan, 0, out);
 }
 
+/* Sets the costs of the parts of all layers. rows: their profile */
+static void ddp__rows_cost(const ddp_ctx *d, const ddp_profile *rows, ddp__message_cost *m)
+{
+    for (int l = 0, r = 0; l < ddp_layers(d); l++) {
+        const double count = (double)ddp__gradient_count(d, l), bytes = (double)ddp__layer_bytes(d, l);
+        for (int i = ddp_parts_of(d, l); i > 0; i--, r++) {
+            const double part = count > 0 ? rows->params[r] / count : 1;
+            m[r] = ddp__average_cost(d, rows, bytes * part, rows->comm_s[r], 0);
+        }
+    }
+}
+
+static ddp_status ddp__rows_exposed(const ddp_ctx *d, const ddp_profile *rows, const ddp_plan *plan,
+                                    double *exposed_s, ddp_error *err)
+{
+    ddp__scratch room = DDP__ZEROS;
+    const size_t n = (size_t)rows->layers;
+    ddp__message_cost *m = (ddp__message_cost *)ddp__scratch_take(&room, n, sizeof *m);
+    ddp__shared_message *x = (ddp__shared_message *)ddp__scratch_take(&room, n, sizeof *x);
+    const int failed = ddp__scratch_failed(&room);
+
+    if (!failed) {
+        ddp__rows_cost(d, rows, m);
+        *exposed_s = ddp__plan_exposed(rows, plan, m, ddp__messages_at_once(d), x);
+    }
+    ddp__scratch_free(&room);
+    return failed ? ddp__fail(err, DDP_MEMORY, "out of memory for %zu messages", n) : DDP_OK;
+}
+
 /* Evaluates the plan by the shared profile, so that every rank has the same figures. */
-static int ddp__rows_evaluate(ddp_ctx *d, const ddp_profile *profile, ddp_plan *plan)
+static int ddp__rows_evaluate(ddp_ctx *d, const ddp_profile *profile, ddp__partial *x)
 {
     ddp_profile rows;
     ddp_status s;
     ddp_error err;
 
     DDP__DO(ddp__rows_profile(d, profile, &rows));
-    s = ddp_plan_evaluate(&rows, plan->cost, plan, &err);
+    s = ddp_plan_evaluate(&rows, x->plan.cost, &x->plan, &err);
+    if (s == DDP_OK) s = ddp__rows_exposed(d, &rows, &x->plan, &x->exposed_s, &err);
     ddp_profile_free(&rows);
     return s ? ddp__plan_failed(d, &err) : 0;
 }
@@ -366,7 +398,8 @@ int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_pr
     DDP__DO(ddp__plan_unpack(d, blob, &p));
     ddp_plan_free(&x->plan);
     x->plan = p;
-    if (profile) DDP__DO(ddp__rows_evaluate(d, profile, &x->plan));
+    x->exposed_s = p.exposed_s;
+    if (profile) DDP__DO(ddp__rows_evaluate(d, profile, x));
     if (x->due) DDP_FREE(x->due);
     x->due = (unsigned char *)ddp__calloc((size_t)p.period, (size_t)p.layers);
     if (!x->first) x->first = (int *)ddp__calloc(layers + 1, sizeof *x->first);
@@ -386,7 +419,7 @@ const ddp_plan *ddp__partial_view(const void *self)
     return p->layers ? p : NULL;
 }
 
-static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
+static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->exposed_s; }
 
 /* A layer in parts counts once, in the step of its last part. */
 int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)

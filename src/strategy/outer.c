@@ -97,6 +97,15 @@ int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
     return m.from_count ? ddp_post(d, &m, &y->other_ticket) : 0;
 }
 
+/* Determines whether this rank has a delta of the layer. first: the first layer of the message about it */
+static void ddp__outer_look(ddp_ctx *d, ddp__outer_layer *y, int first)
+{
+    y->idle = y->fresh || ddp_updates_of(d, y->layer) == y->updates;
+    y->updates = ddp_updates_of(d, y->layer);
+    *y->trained = !y->idle;
+    y->holder = first;
+}
+
 /* One message for adjacent layers of the same group. */
 static int ddp__outer_tell_run(ddp_ctx *d, ddp__outer *o, int first, int last)
 {
@@ -104,17 +113,30 @@ static int ddp__outer_tell_run(ddp_ctx *d, ddp__outer *o, int first, int last)
     ddp_message m = ddp__mean_message(d, first, &word, 1);
     long ticket;
 
-    for (int l = first; l >= last; l--) {
-        ddp__outer_layer *y = &o->layer[l];
-        y->idle = y->fresh || ddp_updates_of(d, l) == y->updates;
-        y->updates = ddp_updates_of(d, l);
-        *y->trained = !y->idle;
-        y->holder = first;
-    }
+    for (int l = first; l >= last; l--) ddp__outer_look(d, &o->layer[l], first);
     m.here = 1;
     DDP__DO(ddp_post(d, &m, &ticket));
     for (int l = first; l >= last; l--) o->layer[l].told = ticket;
     o->layer[first].told_ticket = ticket;
+    return 0;
+}
+
+int ddp__outer_tell_some(ddp_ctx *d, ddp__outer *o, const int *layer, int n)
+{
+    for (int i = 0, k; i < n; i = k) {
+        const int group = ddp_group_of(d, layer[i]);
+        ddp_message m = ddp__mean_message(d, layer[i], o->words, 0);
+        long ticket;
+        for (k = i; k < n && ddp_group_of(d, layer[k]) == group; k++) {
+            ddp__outer_look(d, &o->layer[layer[k]], layer[i]);
+            o->words[m.from_count].data = o->trained + layer[k];
+            o->words[m.from_count++].count = 1;
+        }
+        m.here = 1;
+        DDP__DO(ddp_post(d, &m, &ticket));
+        for (int j = i; j < k; j++) o->layer[layer[j]].told = ticket;
+        o->layer[layer[i]].told_ticket = ticket;
+    }
     return 0;
 }
 
@@ -364,6 +386,7 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     /* in these cases a segment is not summed by one rank of this world on the host */
     o->whole =
         alone || o->keep || c->site > 0 || (c->backend && (c->device.nccl || c->outer.compensation > 0));
+    o->waits = !o->whole || o->sites;
     /* a rank may be lost with its segment of the momentum */
     if (c->elastic.min_world > 0 || c->elastic.join) {
         o->whole |= o->coding == DDP_AS_FLOAT;
@@ -371,6 +394,7 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     }
     o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep &&
               c->outer.overlap != DDP_OVERLAP_EAGER;
+    o->waits &= !o->mean;
     o->layer = (ddp__outer_layer *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->layer);
     o->trained = (float *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->trained);
     if (!o->layer || !o->trained) return DDP_MEMORY;

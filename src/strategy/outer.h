@@ -54,6 +54,8 @@ typedef struct ddp__outer {
     /* [layers] stream: the number of periods in which a layer's average arrived at least two steps early, and
      * the fewest such steps as a negative number */
     int *early_periods, *early;
+    /* stream: 1 if the layers of a step are sent together, at its end */
+    int together;
     int patience; /* stream: such periods after which a landing is moved earlier */
     /* [layers] step in which each pending layer is applied, as saved. Read: it was read since start or
      * load. */
@@ -61,6 +63,7 @@ typedef struct ddp__outer {
     int read;
     double exposed_s; /* stream: exposed time according to the plan */
     float nu, mu, lambda, mixture;
+    int waits; /* 1 if a delta waits for the message about trained layers, in a world that is not elastic */
     int whole; /* 1 if every rank stores all of the momentum and computes the outer step itself */
     /* 1 if the rank that sums a segment computes its outer step, and every rank stores all of the momentum.
      * It is exact in the rank's own segments, and recovered from the outer steps in the others */
@@ -72,6 +75,8 @@ typedef struct ddp__outer {
     ddp_coding coding;
     ddp__outer_layer *layer;
     float *trained;         /* [layers] */
+    ddp_piece *words;       /* [layers] stream: the values of `trained` that a message has */
+    int *sends;             /* [layers] stream: the layers that a step sends together */
     const ddp_sites *sites; /* sparse deltas are exchanged between them, or NULL for between all ranks */
     float *shared;          /* [links x most] buffer for the sparse deltas of one layer at a time */
     float *packed;          /* [most] the same in host memory if layers are on a device, or NULL otherwise */
@@ -89,6 +94,8 @@ DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y, int layer);
  * a layer for a whole period, no rank has one and there is no outer step. The previous deltas must have
  * arrived. */
 DDP_LIB int ddp__outer_tell(ddp_ctx *d, ddp__outer *o, int first, int last);
+/* The same for n layers of any order. */
+DDP_LIB int ddp__outer_tell_some(ddp_ctx *d, ddp__outer *o, const int *layer, int n);
 
 /* Computes the layer's parameter delta since `since` into x, or in place of the parameters. It is 0 for a
  * joining worker, or if idle. */

@@ -2,6 +2,8 @@
  * applies the result some steps later. Eager (arXiv:2502.12996) overlaps a transfer with the whole next
  * period. */
 #include "measure/arrivals.h"
+#include "measure/timing.h"
+#include "plan/partial/stream.h"
 #include "strategy/outer.h"
 
 /* ---- pending outer steps ---- */
@@ -68,10 +70,13 @@ static int ddp__late_start(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
 
     o->late = ddp_keep(d, DDP_NO_LAYER, "late", (size_t)ddp_layers(d), 1);
-    o->landing = (int *)ddp__lists(d, 3 * (size_t)ddp_layers(d), sizeof *o->landing);
+    o->landing = (int *)ddp__lists(d, 4 * (size_t)ddp_layers(d), sizeof *o->landing);
+    o->words = (ddp_piece *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->words);
+    if (!o->late || !o->landing || !o->words) return DDP_FAILED;
     o->early = o->landing + ddp_layers(d);
     o->early_periods = o->early + ddp_layers(d);
-    return o->late && o->landing ? ddp__outer_start(d, self) : DDP_FAILED;
+    o->sends = o->early_periods + ddp_layers(d);
+    return ddp__outer_start(d, self);
 }
 
 /* Waits for all messages in flight. Applies nothing before its time. */
@@ -90,14 +95,11 @@ static int ddp__late_wait(ddp_ctx *d, void *self)
 
 /* ---- streaming ---- */
 
-static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
+/* The layer's message about trained layers was posted. */
+static int ddp__streaming_post(ddp_ctx *d, ddp__outer *o, int layer)
 {
     ddp__outer_layer *y = &o->layer[layer];
 
-    if (y->lands >= 0) DDP__DO(ddp__late_land(d, y)); /* it was sent by another plan */
-    DDP__DO(ddp__outer_others(d, y));
-    if (!y->count) return 0;
-    if (!o->mean) DDP__DO(ddp__outer_tell(d, o, layer, layer));
     if (o->mean && y->fresh) DDP__DO(ddp_kept_wait(d, layer));
     if (!o->mean)
         DDP__DO(ddp__outer_change(d, y, y->anchor));
@@ -108,6 +110,17 @@ static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
     y->fresh = 0;
     DDP__DO(ddp__outer_post(d, y));
     return ddp__late_set(d, y, ddp_step(d) + o->landing[layer]);
+}
+
+static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
+{
+    ddp__outer_layer *y = &o->layer[layer];
+
+    if (y->lands >= 0) DDP__DO(ddp__late_land(d, y)); /* it was sent by another plan */
+    DDP__DO(ddp__outer_others(d, y));
+    if (!y->count) return 0;
+    if (!o->mean) DDP__DO(ddp__outer_tell(d, o, layer, layer));
+    return ddp__streaming_post(d, o, layer);
 }
 
 static int ddp__streaming_due(const ddp_ctx *d, const ddp__outer *o, int layer)
@@ -125,10 +138,28 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
     return y->lands < 0 || y->lands >= ddp_step(d) ? 0 : ddp__late_land(d, y);
 }
 
-/* 1 if a layer is sent after its update, which waits for the norm of all gradients. */
-static int ddp__sends_last(const ddp_ctx *d)
+/* 1 if layers are sent at the end of a step: the plan sends them together, or a layer is sent after its
+ * update, which waits for the norm of all gradients. */
+static int ddp__sends_last(const ddp_ctx *d, const ddp__outer *o)
 {
-    return ddp__updates_last(d) && !ddp_settings(d)->average.first;
+    return o->together || (ddp__updates_last(d) && !ddp_settings(d)->average.first);
+}
+
+/* Sends the layers of this step after one message about trained layers. */
+static int ddp__streaming_send_all(ddp_ctx *d, ddp__outer *o)
+{
+    int n = 0;
+
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+        ddp__outer_layer *y = &o->layer[l];
+        if (!ddp__streaming_due(d, o, l)) continue;
+        if (y->lands >= 0) DDP__DO(ddp__late_land(d, y));
+        DDP__DO(ddp__outer_others(d, y));
+        if (y->count) o->sends[n++] = l;
+    }
+    if (!o->mean) DDP__DO(ddp__outer_tell_some(d, o, o->sends, n));
+    for (int i = 0; i < n; i++) DDP__DO(ddp__streaming_post(d, o, o->sends[i]));
+    return 0;
 }
 
 static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
@@ -137,7 +168,7 @@ static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
 
     DDP__DO(ddp__late_read(d, o));
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
-    if (ddp__sends_last(d)) return 0;
+    if (ddp__sends_last(d, o)) return 0;
     ddp__turn_ready(&o->partial, layer);
     for (int l; (l = ddp__turn_next(d, &o->partial)) >= 0;)
         if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
@@ -146,7 +177,7 @@ static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
 
 static int ddp__streaming_is_due(const ddp_ctx *d, const void *self, int layer)
 {
-    return !ddp__sends_last(d) && ddp__partial_due(d, self, layer);
+    return !ddp__sends_last(d, (const ddp__outer *)self) && ddp__partial_due(d, self, layer);
 }
 
 static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
@@ -155,8 +186,7 @@ static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
 
     ddp__turn_again(d, &o->partial);
     DDP__DO(ddp__clip_and_update(d, 0));
-    for (int l = ddp_layers(d) - 1; ddp__sends_last(d) && l >= 0; l--)
-        if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
+    if (ddp__sends_last(d, o)) DDP__DO(ddp__streaming_send_all(d, o));
     if (forward) return 0; /* a result due now is awaited in its layer's next forward */
     DDP__DO(ddp__late_others(d, o));
     DDP__DO(ddp__late_land_before(d, o, ddp_step(d) + 1));
@@ -202,15 +232,13 @@ static int ddp__late_restart(ddp_ctx *d, void *self)
 
 /* ---- the plan of stream: dreamddp's plan, its exposed time, and the landings ---- */
 
-/* Fragments of every n-th layer, sent at equal intervals. */
 static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
 {
     const ddp_config *c = ddp_settings(d);
     ddp_error err;
 
     if (ddp_plan_new(ddp_layers(d), c->period, plan, &err)) return ddp__plan_failed(d, &err);
-    for (int l = 0; l < plan->layers; l++)
-        plan->step_of[l] = (int)((int64_t)(l % c->outer.fragments + 1) * c->period / c->outer.fragments) - 1;
+    ddp__overlap_fragments(plan->layers, c->period, c->outer.fragments, plan->step_of);
     return 0;
 }
 
@@ -229,65 +257,122 @@ static int ddp__landing_seen(ddp_ctx *d, const ddp_profile *p, const ddp_plan *p
     return (int)fmin(ceil(lasts / step_s), plan->period) - 1;
 }
 
-/* A delta may be sent only after the message of ddp__outer_tell has arrived, so the delay of the link counts
- * twice. An elastic world does not wait for that message, but has the same plan.
- *
- * Landings have slack for transfers that take longer than the model says, and for steps that are shorter. A
- * new plan in a running training may come from a model that is still wrong. So landings are also those that
- * the last transfers need, up to the largest landing in use. */
-static int ddp__streaming_land(ddp_ctx *d, const ddp__outer *o, const ddp_profile *p, const ddp_plan *plan,
-                               int *landing, double *exposed_s)
+/* A plan in the making. */
+typedef struct ddp__overlap_draft {
+    ddp_plan plan;
+    ddp__message_cost *message; /* [layers] */
+    int *landing;               /* [layers] */
+    int together;
+    double exposed_s;
+} ddp__overlap_draft;
+
+/* A delta may be sent only after the message of ddp__outer_tell has arrived. An elastic world does not wait
+ * for that message, but has the same plan. Landings have slack for transfers that take longer than the model
+ * says, and for steps that are shorter. */
+static ddp__overlap_costs ddp__streaming_costs(ddp_ctx *d, const ddp__outer *o, const ddp_profile *p,
+                                               ddp__message_cost *m)
 {
-    double step = p->between_s, slack;
-    ddp_profile later = *p;
+    const ddp__overlap_costs c = {
+        p, m, ddp__tell_cost(d, 1), !o->mean, o->waits, ddp__messages_at_once(d), ddp_has_forward(d), 0};
+
+    for (int l = 0; l < p->layers; l++)
+        m[l] = ddp__average_cost(d, p, (double)ddp__layer_bytes(d, l), p->comm_s[l], 1);
+    return c;
+}
+
+/* The fragments and the landing of the settings. */
+static ddp_status ddp__streaming_given(const ddp__overlap_costs *c, ddp__overlap_draft *t, int landing,
+                                       double compute, ddp_error *err)
+{
+    ddp__overlap_plan plan = {t->plan.step_of, t->landing, t->plan.period, 0};
+    double each, all;
+
+    for (int l = 0; l < c->p->layers; l++) t->landing[l] = landing;
+    DDP__TRY(ddp__overlap_period(c, &plan, &each, NULL, err));
+    plan.together = 1;
+    DDP__TRY(ddp__overlap_period(c, &plan, &all, NULL, err));
+    t->together = all < 0.99 * each;
+    t->exposed_s = fmax(0, fmin(each, all) - compute * t->plan.period);
+    return DDP_OK;
+}
+
+/* A new plan in a running training may come from a model that is still wrong. So landings are also those that
+ * the last transfers need, up to the largest landing in use. */
+static void ddp__streaming_seen(ddp_ctx *d, const ddp__outer *o, const ddp__overlap_costs *c,
+                                ddp__overlap_draft *t, double compute)
+{
+    const double step = compute + t->exposed_s / t->plan.period;
     int most = 0;
+
+    for (int l = 0; l < c->p->layers; l++) most = o->landing[l] > most ? o->landing[l] : most;
+    for (int l = 0; l < c->p->layers && c->slack_s > 0; l++) {
+        const int seen = ddp__landing_seen(d, c->p, &t->plan, l, step, c->slack_s);
+        if (seen <= t->landing[l]) continue;
+        t->landing[l] = seen < most ? seen : most > t->landing[l] ? most : t->landing[l];
+    }
+}
+
+static int ddp__streaming_draft(ddp_ctx *d, const ddp__outer *o, const ddp_profile *p, int measured,
+                                ddp__overlap_draft *t)
+{
+    const ddp_config *c = ddp_settings(d);
+    ddp__overlap_costs costs = ddp__streaming_costs(d, o, p, t->message);
+    ddp_profile soon = *p;
+    double compute = p->between_s;
     ddp_error err;
 
-    for (int l = 0; l < p->layers; l++) {
-        step += p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0);
-        if (o->landing[l] > most) most = o->landing[l];
+    for (int l = 0; l < p->layers; l++) compute += p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0);
+    if (c->outer.fragments) {
+        DDP__DO(ddp__streaming_strided(d, &t->plan));
+        return ddp__streaming_given(&costs, t, c->outer.landing, compute, &err) ? ddp__plan_failed(d, &err)
+                                                                                : 0;
     }
-    slack = ddp_settings(d)->deterministic ? 0 : ddp__arrivals_slack(d, DDP_NO_LAYER, step);
-    later.alpha_s += slack + (o->mean ? 0 : p->alpha_s);
-    if (ddp_plan_landing(&later, plan, landing, exposed_s, &err)) return ddp__plan_failed(d, &err);
-    for (int l = 0; l < p->layers && slack > 0; l++) {
-        const int seen = ddp__landing_seen(d, p, plan, l, step + *exposed_s / plan->period, slack);
-        if (seen > landing[l]) landing[l] = seen < most ? seen : most > landing[l] ? most : landing[l];
-    }
+    if (!c->deterministic) costs.slack_s = ddp__arrivals_slack(d, DDP_NO_LAYER, compute);
+    soon.alpha_s = 0; /* no step waits for the delay of its messages: landings include it */
+    DDP__DO(ddp__partial_plan(d, &soon, !measured, &t->plan));
+    if (ddp__overlap_choose(&costs, &t->plan, t->landing, &t->together, &t->exposed_s, &err) ||
+        ddp_plan_evaluate(&soon, t->plan.cost, &t->plan, &err))
+        return ddp__plan_failed(d, &err);
+    ddp__streaming_seen(d, o, &costs, t, compute);
     return 0;
+}
+
+/* The bytes that follow the partial plan: the exposed time, whether the layers of a step are sent together,
+ * and the landings. */
+static size_t ddp__streaming_more(ddp_ctx *d)
+{
+    return sizeof(double) + ((size_t)ddp_layers(d) + 1) * sizeof(int);
 }
 
 static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
-    const ddp_config *c = ddp_settings(d);
-    const size_t L = (size_t)ddp_layers(d), more = sizeof(double) + L * sizeof(int);
-    int *landing = (int *)ddp__calloc(L, sizeof *landing), bad;
-    double exposed_s = 0;
-    ddp_plan plan = DDP__ZEROS;
-    ddp_profile soon = *p;
+    const size_t L = (size_t)ddp_layers(d), more = ddp__streaming_more(d);
+    ddp__scratch room = DDP__ZEROS;
+    ddp__overlap_draft t = DDP__ZEROS;
+    unsigned char *end;
+    int bad;
 
-    soon.alpha_s = 0; /* no step waits for the delay of its messages: landings include it */
-    if (!landing)
-        return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    bad =
-        c->outer.fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, &soon, !measured, &plan);
-    for (size_t l = 0; l < L; l++) landing[l] = c->outer.landing;
-    if (!bad && !c->outer.fragments)
-        bad = ddp__streaming_land(d, (const ddp__outer *)self, p, &plan, landing, &exposed_s);
-    if (!bad) bad = ddp__plan_pack(d, &plan, more, out);
+    t.message = (ddp__message_cost *)ddp__scratch_take(&room, L, sizeof *t.message);
+    t.landing = ddp__ints(&room, L);
+    bad = ddp__scratch_failed(&room)
+              ? ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d))
+              : ddp__streaming_draft(d, (const ddp__outer *)self, p, measured, &t);
+    if (!bad) bad = ddp__plan_pack(d, &t.plan, more, out);
     if (!bad) {
-        memcpy(out->bytes + out->size - more, &exposed_s, sizeof exposed_s);
-        memcpy(out->bytes + out->size - more + sizeof exposed_s, landing, L * sizeof *landing);
+        end = out->bytes + out->size - more;
+        memcpy(end, &t.exposed_s, sizeof t.exposed_s);
+        memcpy(end + sizeof t.exposed_s, &t.together, sizeof t.together);
+        memcpy(end + sizeof t.exposed_s + sizeof t.together, t.landing, L * sizeof *t.landing);
     }
-    ddp_plan_free(&plan);
-    DDP_FREE(landing);
+    ddp_plan_free(&t.plan);
+    ddp__scratch_free(&room);
     return bad;
 }
 
 /* Returns the partial plan without the exposed time and the landings that follow it. */
 static ddp_blob ddp__streaming_partial(ddp_ctx *d, const ddp_blob *blob)
 {
-    const size_t more = sizeof(double) + (size_t)ddp_layers(d) * sizeof(int);
+    const size_t more = ddp__streaming_more(d);
     ddp_blob partial = *blob;
 
     partial.size = blob->size > more ? blob->size - more : 0;
@@ -303,7 +388,8 @@ static int ddp__streaming_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
     (void)self;
     DDP__DO(ddp__plan_unpack(d, &partial, &plan));
     for (int l = 0; l < ddp_layers(d) && !bad; l++) {
-        memcpy(&landing, blob->bytes + partial.size + sizeof(double) + (size_t)l * sizeof landing,
+        memcpy(&landing,
+               blob->bytes + partial.size + sizeof(double) + sizeof(int) + (size_t)l * sizeof landing,
                sizeof landing);
         bad = landing < 0 || landing >= plan.period;
     }
@@ -333,8 +419,9 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
     DDP__DO(ddp__streaming_fits(d, self, blob));
     DDP__DO(ddp__partial_take(d, self, &partial, NULL));
     memcpy(&o->exposed_s, blob->bytes + partial.size, sizeof o->exposed_s);
-    memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s,
+    memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s + sizeof o->together,
            (size_t)ddp_layers(d) * sizeof *o->landing);
+    memcpy(&o->together, blob->bytes + partial.size + sizeof o->exposed_s, sizeof o->together);
     memset(o->early_periods, 0, (size_t)ddp_layers(d) * sizeof *o->early_periods);
     o->patience = DDP__LANDING_PATIENCE;
     return 0;
@@ -366,7 +453,7 @@ static int ddp__streaming_adapt(ddp_ctx *d, void *self, const int *late, ddp_blo
         earlier |= moved[l] < 0;
     }
     if (earlier && o->patience < (int)DDP__LANDING_PATIENCE_MOST) o->patience *= 2;
-    memcpy(plan->bytes + partial.size + sizeof o->exposed_s, o->landing,
+    memcpy(plan->bytes + partial.size + sizeof o->exposed_s + sizeof o->together, o->landing,
            (size_t)ddp_layers(d) * sizeof *o->landing);
     return 0;
 }

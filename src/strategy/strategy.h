@@ -70,6 +70,7 @@ typedef struct ddp__partial {
     int *first;           /* [layers + 1] row of a layer's first part */
     unsigned char *ready; /* [layers] 1 if the layer's gradient of this step is complete */
     int next;             /* the layer whose message is sent next, counts down */
+    double exposed_s;     /* seconds that a period is longer than its compute, by the link and the plan */
 } ddp__partial;
 /* All ranks send their messages in the same order, from the last layer to the first, because ranks may skip
  * different layers at different moments.

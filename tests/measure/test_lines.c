@@ -39,7 +39,7 @@ static ddp__follow observed(ddp__op_span *ops, int n, int end)
     memset(&f, 0, sizeof f);
     ddp__follow_restart(&f, -1);
     ddp__lines_derive(direct, 4, line);
-    ddp__lines_observe(line, 0, ops, n, end, &f);
+    ddp__lines_observe(line, 0, 0, ops, n, end, &f);
     return f;
 }
 
@@ -169,7 +169,7 @@ static void a_link_that_is_never_idle_is_measured(void **state)
             n++;
         }
         assert_true(n <= 12); /* operations are evaluated before they are too many */
-        ddp__lines_observe(line, 0, seen, n, 0, &f);
+        ddp__lines_observe(line, 0, 0, seen, n, 0, &f);
     }
     assert_true(f.count >= 3);
     assert_true(fabs(ddp__follow_window(&f) - 2) < 0.1);

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { LAYERS = 4, COUNT = 2000, MOST = 64, MOST_LAYERS = 24 };
+enum { LAYERS = 4, COUNT = 2000, MOST = 320, MOST_LAYERS = 24 };
 
 static const double forward_s = 0.004, backward_s = 0.008;
 
@@ -261,6 +261,58 @@ static void rate_of_a_link_with_a_long_delay_is_known(void **state)
     }
 }
 
+/* Results of an all-reduce follow its contributions, deltas follow a message about trained layers, and
+ * messages wait for each other. */
+static void prediction_counts_the_delays_that_do_not_overlap(void **state)
+{
+    static const struct {
+        ddp_strategy strategy;
+        int layers;
+        double slow;
+        const char *net;
+    } row[] = {
+        {DDP_SSGD, 24, 0.25, "100mbit,5ms"},   {DDP_SSGD, 24, 0.25, "10mbit,50ms"},
+        {DDP_SSGD, 24, 0.25, "10mbit,150ms"},  {DDP_WFBP, 24, 0.25, "10mbit,50ms"},
+        {DDP_DILOCO, 8, 0.25, "10mbit,150ms"},
+    };
+    static run x;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        configure(&x, row[i].strategy, 4, 35);
+        x.layers = row[i].layers;
+        x.slow = row[i].slow;
+        x.cfg.net = row[i].net;
+        simulate(&x);
+        is_predicted(&x, 0.05);
+    }
+}
+
+/* Also with delays of many steps, where a message per layer would take a delay per layer. */
+static void streaming_is_predicted_and_not_slower_than_no_overlap(void **state)
+{
+    static const char *const net[] = {"100mbit,20ms", "10mbit,150ms", "10mbit,20ms", "100mbit,50ms"};
+    static run x;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        double plain;
+        configure(&x, DDP_DILOCO, 4, 200);
+        x.layers = 8;
+        x.slow = 0.25;
+        x.cfg.period = 20;
+        x.cfg.net = net[i];
+        simulate(&x);
+        plain = x.stats.step_s;
+        x.cfg.outer.overlap = DDP_OVERLAP_STREAM;
+        x.steps = 300;
+        simulate(&x);
+        is_predicted(&x, 0.12);
+        if (!(x.stats.step_s <= 1.01 * plain))
+            fail_msg("%s: %g s with overlap, %g s without", net[i], x.stats.step_s, plain);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +325,8 @@ int main(void)
         cmocka_unit_test(plain_schedule_of_deft_has_a_prediction),
         cmocka_unit_test(prediction_of_short_messages_counts_their_delays),
         cmocka_unit_test(rate_of_a_link_with_a_long_delay_is_known),
+        cmocka_unit_test(prediction_counts_the_delays_that_do_not_overlap),
+        cmocka_unit_test(streaming_is_predicted_and_not_slower_than_no_overlap),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -151,9 +151,10 @@ static void a_landing_that_waits_is_moved_later(void **state)
 
     (void)state;
     memset(&x, 0, sizeof x);
-    train(&x, "50mbit,2ms", "t=1 slow %d to 42mbit"); /* less than makes a new plan */
+    train(&x, "60mbit,2ms", "t=1 slow %d to 46mbit"); /* less than makes a new plan */
     ranks_agree(&x);
     for (int l = 0; l < LAYERS; l++) later += x.landing[0][1][l] > x.landing[0][0][l];
+    assert_int_equal(x.end[0].replans, 0);
     if (x.end[0].landing_moves < 1 || !later)
         fail_msg("%ld moves, %d layers later", x.end[0].landing_moves, later);
     if (mean(&x, STEPS / PERIOD - 1) > 1.02) fail_msg("%g steps", mean(&x, STEPS / PERIOD - 1));
