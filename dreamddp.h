@@ -61271,15 +61271,34 @@ static void ddp__plan_tell(ddp_ctx *d, const ddp_transfer *t, int n, int steps)
              1e3 * ddp__stats(d)->predicted_step_s, ddp__stats(d)->predicted_hidden_pct);
 }
 
-/* Returns the steps after which an exchange about a new plan has certainly arrived. Only messages beyond the
- * number that may be in flight stop it, and strategies may send a short message with each. step_s: step time
- * without times that differ between ranks. comm_s: time of the n messages of a period. */
-static double ddp__drift_takes(const ddp_ctx *d, double step_s, double comm_s, int n)
-{
-    const double width = ddp__engine_of(d, 0) ? ddp__engine_width(ddp__engine_of(d, 0)) : DBL_MAX;
-    const double ahead_s = 2 * n > width ? comm_s * (1 - width / (2 * n)) : 0;
+static const double ddp__drift_margin = 1.25; /* for transfers that the exchange waits for */
 
-    return step_s > 0 ? ceil((ahead_s + 2 * d->session->profile.alpha_s) / step_s) : 0;
+/* Returns how many of the last steps of a period an exchange about a new plan needs to arrive: only some of
+ * them may wait for messages. Only messages beyond the number that may be in flight stop the exchange, and
+ * strategies may send a short message with each. compute_s: compute time of a step without times that differ
+ * between ranks. comm_s: time of the messages of a period. */
+static double ddp__drift_takes(const ddp_ctx *d, double compute_s, double backward, double comm_s)
+{
+    const ddp_transfer *t = d->session->transfer;
+    const double width = ddp__engine_of(d, 0) ? ddp__engine_width(ddp__engine_of(d, 0)) : DBL_MAX;
+    const double messages = 2 * d->session->transfers;
+    /* the exchange is an all-gather, which takes no longer than the delay of an average */
+    const double need = ddp__drift_margin * d->session->profile.alpha_s +
+                        (messages > width ? comm_s * (1 - width / messages) : 0);
+    double passed = 0, comm = 0;
+    int h = d->session->plan_steps, end = d->session->transfers;
+
+    while (h > 0 && passed < need) {
+        int from = end;
+        for (h--; from > 0 && t[from - 1].step == h;) from--;
+        passed += compute_s;
+        if (from < end)
+            passed += ddp__step_transfers(d, &d->session->profile, t + from, end - from, 1, backward,
+                                          d->session->transfer_message, &comm);
+        end = from;
+    }
+    if (passed < need && passed > 0) return ceil(need / passed * d->session->plan_steps);
+    return d->session->plan_steps - h;
 }
 
 /* Stores the predicted step time in the statistics, and the list of messages for corrections of it. */
@@ -61305,7 +61324,7 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     d->session->computes_s = forward + p->between_s + backward;
     if (!ddp__ops(d)->transfers) return DDP_OK; /* without a list of messages there is no prediction */
     if (ddp__ops(d)->plan_exposed) exposed = ddp__ops(d)->plan_exposed(ddp__self(d));
-    d->session->drift_takes = ddp__drift_takes(d, forward + backward + exposed / steps, comm, n);
+    d->session->drift_takes = ddp__drift_takes(d, forward + backward, backward, comm);
     ddp__stats(d)->predicted_step_s = ddp__stats(d)->corrected_step_s =
         d->session->computes_s + exposed / steps;
     ddp__stats(d)->predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;

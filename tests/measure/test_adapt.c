@@ -185,7 +185,9 @@ static void plans_follow_a_link_that_becomes_faster(void **state)
     (void)state;
     for (int i = 0; i < 10; i++) {
         configure(&x, planned[i / 2].strategy, planned[i / 2].stream, 0, i % 2 ? 0.01 : 0);
-        x.change_s = x.cfg.strategy == DDP_BYTESCHEDULER || x.cfg.strategy == DDP_MGWFBP ? 20 : 8.2;
+        x.change_s = x.cfg.strategy == DDP_BYTESCHEDULER || x.cfg.strategy == DDP_MGWFBP
+                         ? 20
+                         : 8.4; /* not in a transfer */
         x.steps = x.cfg.period == 20 ? 320 : 90;
         simulate(&x);
         adapts(&x, fast_s, 2);

@@ -271,9 +271,9 @@ static void prediction_counts_the_delays_that_do_not_overlap(void **state)
         double slow;
         const char *net;
     } row[] = {
-        {DDP_SSGD, 24, 0.25, "100mbit,5ms"},   {DDP_SSGD, 24, 0.25, "10mbit,50ms"},
-        {DDP_SSGD, 24, 0.25, "10mbit,150ms"},  {DDP_WFBP, 24, 0.25, "10mbit,50ms"},
-        {DDP_DILOCO, 8, 0.25, "10mbit,150ms"},
+        {DDP_SSGD, 24, 0.25, "100mbit,5ms"},    {DDP_SSGD, 24, 0.25, "10mbit,50ms"},
+        {DDP_SSGD, 24, 0.25, "10mbit,150ms"},   {DDP_WFBP, 24, 0.25, "10mbit,50ms"},
+        {DDP_DREAMDDP, 8, 0.25, "2mbit,150ms"}, {DDP_DILOCO, 8, 0.25, "10mbit,150ms"},
     };
     static run x;
 
