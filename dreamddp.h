@@ -57568,6 +57568,7 @@ struct ddp__measure {
     ddp_link line[2][DDP__LINES]; /* cost of an average over each link, by its algorithm */
     double gap_s[2];              /* per-message overhead of each link (ddp_profile), or 0 if not measured */
     ddp__follow follow[2];        /* follows each link while training, from these costs */
+    double followed[2];           /* the factor of its time per byte that all ranks use; 0: none yet */
     double mean_layer_bytes;
     int follows;          /* 1 if the plan comes from measured times */
     double compute_sum_s; /* compute time of this rank, without waits */
@@ -57604,8 +57605,10 @@ DDP_LIB ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err);
 DDP_LIB int ddp__follows(const ddp_ctx *d);
 DDP_LIB void ddp__follows_set(ddp_ctx *d, int follows);
 /* Returns the factor by which the time of a byte has changed since the plan, by the last window of
- * observations. */
+ * observations. A rank that begins its transfers late observes a factor that is too small, so with a plan the
+ * ranks agree on one. */
 DDP_LIB double ddp__link_followed(const ddp_ctx *d, int link);
+DDP_LIB void ddp__link_followed_set(ddp_ctx *d, int link, double factor);
 DDP_LIB double ddp__mean_layer_bytes(const ddp_ctx *d);
 /* Stores the operations of link 0 that began since `begun` in *out, valid until the next call. Returns their
  * number. */
@@ -57766,7 +57769,7 @@ void ddp__arrivals_restart(ddp_ctx *d, int layer)
 static const double ddp__follow_most = 16;    /* largest change that one window may show, and 1 / smallest */
 static const double ddp__follow_newest = 0.5; /* share of a window that counts, by the seconds of the model */
 static const double ddp__follow_share = 0.25; /* quantile of their bounds */
-static const double ddp__follow_exact = 0.03; /* error of the upper bound, which may be the rate itself */
+static const double ddp__follow_exact = 0.18; /* error of the upper bound: other bytes can hide a delay */
 static const double ddp__wake_s = 1e-3;       /* a thread may wake up this late */
 
 /* ---- windows ---- */
@@ -58213,7 +58216,11 @@ ddp__message_cost ddp__line_cost(const ddp_ctx *d, int link, ddp_link k, char al
 
 double ddp__gap_is(const ddp_ctx *d, int link) { return d->measure->gap_s[link]; }
 void ddp__gap_set(ddp_ctx *d, int link, double seconds) { d->measure->gap_s[link] = seconds; }
-double ddp__link_followed(const ddp_ctx *d, int link) { return ddp__follow_scale(&d->measure->follow[link]); }
+double ddp__link_followed(const ddp_ctx *d, int link)
+{
+    return d->measure->followed[link] > 0 ? d->measure->followed[link] : 1;
+}
+void ddp__link_followed_set(ddp_ctx *d, int link, double factor) { d->measure->followed[link] = factor; }
 double ddp__mean_layer_bytes(const ddp_ctx *d) { return d->measure->mean_layer_bytes; }
 
 int ddp__operations_since(ddp_ctx *d, double begun, const ddp__op_span **out)
@@ -58341,7 +58348,10 @@ void ddp__drift_start(ddp_ctx *d)
 
     for (int l = 0; l < ddp__layers(d); l++) bytes += (double)ddp__layer_bytes(d, l) / ddp__layers(d);
     d->measure->mean_layer_bytes = bytes;
-    for (int link = 0; link < 2; link++) ddp__follow_restart(&d->measure->follow[link], ddp_now());
+    for (int link = 0; link < 2; link++) {
+        ddp__follow_restart(&d->measure->follow[link], ddp_now());
+        ddp__link_followed_set(d, link, 0);
+    }
 }
 
 /* ---- steps and statistics ---- */
@@ -61332,7 +61342,8 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* Corrects the prediction: training has observed that a byte takes `scale` times as long as planned. */
+/* Corrects the prediction: training has observed that a byte of the first link takes `scale` times as long as
+ * planned. */
 static void ddp__predict_again(ddp_ctx *d, double scale)
 {
     double comm;
@@ -61716,6 +61727,8 @@ static ddp_status ddp__drift_read(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
     d->session->drift_ticket = -1;
     ddp__drift_join(d, &seen);
+    for (int link = 0; link < 2; link++)
+        if (seen.scale[link] > 0) ddp__link_followed_set(d, link, seen.scale[link]);
     if (seen.scale[0] > 0) ddp__predict_again(d, seen.scale[0]);
     return seen.stale + seen.moved[0] + seen.moved[1] > 0 ? ddp__drift_plan(d, &seen, err) : DDP_OK;
 }
@@ -61728,7 +61741,9 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     if (!ddp__engine_of(d, 0) || ddp__has_nccl(d)) return DDP_OK;
     if (left == steps && !ddp__ops(d)->plan_make) {
         const double scale = ddp__drift_window(d, 0);
-        if (scale > 0) ddp__predict_again(d, scale);
+        if (!(scale > 0)) return DDP_OK;
+        ddp__link_followed_set(d, 0, scale);
+        ddp__predict_again(d, scale);
         return DDP_OK;
     }
     if (left == steps && d->session->drift_ticket >= 0) DDP__TRY(ddp__drift_read(d, err));

@@ -120,7 +120,10 @@ void ddp__drift_start(ddp_ctx *d)
 
     for (int l = 0; l < ddp__layers(d); l++) bytes += (double)ddp__layer_bytes(d, l) / ddp__layers(d);
     d->measure->mean_layer_bytes = bytes;
-    for (int link = 0; link < 2; link++) ddp__follow_restart(&d->measure->follow[link], ddp_now());
+    for (int link = 0; link < 2; link++) {
+        ddp__follow_restart(&d->measure->follow[link], ddp_now());
+        ddp__link_followed_set(d, link, 0);
+    }
 }
 
 /* ---- steps and statistics ---- */

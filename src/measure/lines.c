@@ -9,7 +9,7 @@
 static const double ddp__follow_most = 16;    /* largest change that one window may show, and 1 / smallest */
 static const double ddp__follow_newest = 0.5; /* share of a window that counts, by the seconds of the model */
 static const double ddp__follow_share = 0.25; /* quantile of their bounds */
-static const double ddp__follow_exact = 0.03; /* error of the upper bound, which may be the rate itself */
+static const double ddp__follow_exact = 0.18; /* error of the upper bound: other bytes can hide a delay */
 static const double ddp__wake_s = 1e-3;       /* a thread may wake up this late */
 
 /* ---- windows ---- */

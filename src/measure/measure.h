@@ -24,6 +24,7 @@ struct ddp__measure {
     ddp_link line[2][DDP__LINES]; /* cost of an average over each link, by its algorithm */
     double gap_s[2];              /* per-message overhead of each link (ddp_profile), or 0 if not measured */
     ddp__follow follow[2];        /* follows each link while training, from these costs */
+    double followed[2];           /* the factor of its time per byte that all ranks use; 0: none yet */
     double mean_layer_bytes;
     int follows;          /* 1 if the plan comes from measured times */
     double compute_sum_s; /* compute time of this rank, without waits */
@@ -60,8 +61,10 @@ DDP_LIB ddp_status ddp__measure_start(ddp_ctx *d, ddp_error *err);
 DDP_LIB int ddp__follows(const ddp_ctx *d);
 DDP_LIB void ddp__follows_set(ddp_ctx *d, int follows);
 /* Returns the factor by which the time of a byte has changed since the plan, by the last window of
- * observations. */
+ * observations. A rank that begins its transfers late observes a factor that is too small, so with a plan the
+ * ranks agree on one. */
 DDP_LIB double ddp__link_followed(const ddp_ctx *d, int link);
+DDP_LIB void ddp__link_followed_set(ddp_ctx *d, int link, double factor);
 DDP_LIB double ddp__mean_layer_bytes(const ddp_ctx *d);
 /* Stores the operations of link 0 that began since `begun` in *out, valid until the next call. Returns their
  * number. */

@@ -138,7 +138,11 @@ ddp__message_cost ddp__line_cost(const ddp_ctx *d, int link, ddp_link k, char al
 
 double ddp__gap_is(const ddp_ctx *d, int link) { return d->measure->gap_s[link]; }
 void ddp__gap_set(ddp_ctx *d, int link, double seconds) { d->measure->gap_s[link] = seconds; }
-double ddp__link_followed(const ddp_ctx *d, int link) { return ddp__follow_scale(&d->measure->follow[link]); }
+double ddp__link_followed(const ddp_ctx *d, int link)
+{
+    return d->measure->followed[link] > 0 ? d->measure->followed[link] : 1;
+}
+void ddp__link_followed_set(ddp_ctx *d, int link, double factor) { d->measure->followed[link] = factor; }
 double ddp__mean_layer_bytes(const ddp_ctx *d) { return d->measure->mean_layer_bytes; }
 
 int ddp__operations_since(ddp_ctx *d, double begun, const ddp__op_span **out)

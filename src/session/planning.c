@@ -281,7 +281,8 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* Corrects the prediction: training has observed that a byte takes `scale` times as long as planned. */
+/* Corrects the prediction: training has observed that a byte of the first link takes `scale` times as long as
+ * planned. */
 static void ddp__predict_again(ddp_ctx *d, double scale)
 {
     double comm;
@@ -665,6 +666,8 @@ static ddp_status ddp__drift_read(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__post_wait(d, 0, d->session->drift_ticket, err));
     d->session->drift_ticket = -1;
     ddp__drift_join(d, &seen);
+    for (int link = 0; link < 2; link++)
+        if (seen.scale[link] > 0) ddp__link_followed_set(d, link, seen.scale[link]);
     if (seen.scale[0] > 0) ddp__predict_again(d, seen.scale[0]);
     return seen.stale + seen.moved[0] + seen.moved[1] > 0 ? ddp__drift_plan(d, &seen, err) : DDP_OK;
 }
@@ -677,7 +680,9 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     if (!ddp__engine_of(d, 0) || ddp__has_nccl(d)) return DDP_OK;
     if (left == steps && !ddp__ops(d)->plan_make) {
         const double scale = ddp__drift_window(d, 0);
-        if (scale > 0) ddp__predict_again(d, scale);
+        if (!(scale > 0)) return DDP_OK;
+        ddp__link_followed_set(d, 0, scale);
+        ddp__predict_again(d, scale);
         return DDP_OK;
     }
     if (left == steps && d->session->drift_ticket >= 0) DDP__TRY(ddp__drift_read(d, err));
