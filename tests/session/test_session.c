@@ -1187,8 +1187,8 @@ static void simulate_large_layer(const char *net, const char *script, ddp_strate
                   net, virtual_times[0], virtual_times[1], virtual_times[2], virtual_times[3]);
 }
 
-/* Short messages take one delay on these links and long ones two. A step takes 2 x 50 ms + 1.5 x 400 kB at
- * the rate of the link. */
+/* All messages take one delay on these links: results of long ones fill the uplink behind the contributions.
+ * A step takes 50 ms + 1.5 x 400 kB at the rate of the link. */
 static void steps_are_predicted_by_the_algorithm_of_their_messages(void **state)
 {
     static const struct {
