@@ -1267,8 +1267,8 @@ typedef struct ddp_message {
 
     char counts_as; /* bytes: 0, or the ddp_wire under which ddp_stats.bytes_as counts them */
 
-    /* 1, in place: the first piece is in host memory even if the layers are on a device. Holding the message
-     * (ddp_hold) waits for it. */
+    /* 1, in place: the first piece is in host memory even if the layers are on a device. 2: all pieces are.
+     * Holding the message (ddp_hold) waits for it. */
     char here;
 
     /* 1, all-reduce in place over all ranks: hierarchical, as floats inside sites and in `coding` between
@@ -54598,10 +54598,11 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
             if (!list[k][i].data && list[k][i].count)
                 return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
     }
-    if (m->here && (m->here != 1 || !count[0] || count[1]))
+    if (m->here && (m->here < 0 || m->here > 2 || !count[0] || count[1]))
         return ddp__fail(err, DDP_ARG,
-                         "%s: here is %d; it must be 0, or 1 for the first array of a message in place", who,
-                         (int)m->here);
+                         "%s: here is %d; it must be 0, or 1 for the first array of a message in place, or 2 "
+                         "for all of its arrays",
+                         who, (int)m->here);
     if (m->link < 0 || m->link > 1 || (m->link == 1 && ddp__engine_of(d, 0) && ddp_links(d) < 2))
         return ddp__fail(
             err, DDP_ARG,
@@ -55268,7 +55269,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
 {
     *ticket = -1;
-    if (m->here && m->from_count == 1) there = 0;
+    if (m->here == 2 || (m->here && m->from_count == 1)) there = 0;
     if (!ddp__engine_of(d, 0)) return ddp__post_alone(d, m, there, err);
     if (d->exchange->over) return d->exchange->over->post(d, m, there, ticket, err);
     return ddp__post_here(d, m, ticket, err);
@@ -57931,8 +57932,8 @@ static void ddp__busy_add(ddp__busy *b, const ddp_link line[DDP__LINES], double 
         b->first = fmin(b->first, fmax(o->begin, after));
         if (until >= b->until) {
             b->alpha = fmax(own.alpha_s - gap_s, 0);
-            b->flows =
-                o->algorithm == 'd' && part_bytes > 0 && ddp__span_bytes(o) >= DDP__FLOW_PARTS * part_bytes;
+            b->flows = o->algorithm == 'd' && part_bytes > 0 &&
+                       ddp__span_bytes(o) >= (int)DDP__FLOW_PARTS * part_bytes;
         }
     }
     b->seconds += fmax(until - fmax(from, b->until), 0);
@@ -69044,7 +69045,7 @@ int ddp__outer_tell_some(ddp_ctx *d, ddp__outer *o, const int *layer, int n)
             o->words[m.from_count].data = o->trained + layer[k];
             o->words[m.from_count++].count = 1;
         }
-        m.here = 1;
+        m.here = 2;
         DDP__DO(ddp_post(d, &m, &ticket));
         for (int j = i; j < k; j++) o->layer[layer[j]].told = ticket;
         o->layer[layer[i]].told_ticket = ticket;

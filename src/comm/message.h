@@ -138,8 +138,8 @@ typedef struct ddp_message {
 
     char counts_as; /* bytes: 0, or the ddp_wire under which ddp_stats.bytes_as counts them */
 
-    /* 1, in place: the first piece is in host memory even if the layers are on a device. Holding the message
-     * (ddp_hold) waits for it. */
+    /* 1, in place: the first piece is in host memory even if the layers are on a device. 2: all pieces are.
+     * Holding the message (ddp_hold) waits for it. */
     char here;
 
     /* 1, all-reduce in place over all ranks: hierarchical, as floats inside sites and in `coding` between

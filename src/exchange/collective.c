@@ -22,10 +22,11 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
             if (!list[k][i].data && list[k][i].count)
                 return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
     }
-    if (m->here && (m->here != 1 || !count[0] || count[1]))
+    if (m->here && (m->here < 0 || m->here > 2 || !count[0] || count[1]))
         return ddp__fail(err, DDP_ARG,
-                         "%s: here is %d; it must be 0, or 1 for the first array of a message in place", who,
-                         (int)m->here);
+                         "%s: here is %d; it must be 0, or 1 for the first array of a message in place, or 2 "
+                         "for all of its arrays",
+                         who, (int)m->here);
     if (m->link < 0 || m->link > 1 || (m->link == 1 && ddp__engine_of(d, 0) && ddp_links(d) < 2))
         return ddp__fail(
             err, DDP_ARG,

@@ -11,7 +11,7 @@
 ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
 {
     *ticket = -1;
-    if (m->here && m->from_count == 1) there = 0;
+    if (m->here == 2 || (m->here && m->from_count == 1)) there = 0;
     if (!ddp__engine_of(d, 0)) return ddp__post_alone(d, m, there, err);
     if (d->exchange->over) return d->exchange->over->post(d, m, there, ticket, err);
     return ddp__post_here(d, m, ticket, err);

@@ -171,8 +171,8 @@ static void ddp__busy_add(ddp__busy *b, const ddp_link line[DDP__LINES], double 
         b->first = fmin(b->first, fmax(o->begin, after));
         if (until >= b->until) {
             b->alpha = fmax(own.alpha_s - gap_s, 0);
-            b->flows =
-                o->algorithm == 'd' && part_bytes > 0 && ddp__span_bytes(o) >= DDP__FLOW_PARTS * part_bytes;
+            b->flows = o->algorithm == 'd' && part_bytes > 0 &&
+                       ddp__span_bytes(o) >= (int)DDP__FLOW_PARTS * part_bytes;
         }
     }
     b->seconds += fmax(until - fmax(from, b->until), 0);

@@ -132,7 +132,7 @@ int ddp__outer_tell_some(ddp_ctx *d, ddp__outer *o, const int *layer, int n)
             o->words[m.from_count].data = o->trained + layer[k];
             o->words[m.from_count++].count = 1;
         }
-        m.here = 1;
+        m.here = 2;
         DDP__DO(ddp_post(d, &m, &ticket));
         for (int j = i; j < k; j++) o->layer[layer[j]].told = ticket;
         o->layer[layer[i]].told_ticket = ticket;

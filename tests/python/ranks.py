@@ -206,10 +206,10 @@ def diloco_is_pytorchs_sgd_with_nesterov_momentum():
     def inner(model):
         return torch.optim.SGD(model.parameters(), lr=0.02)
 
+    settings = {"strategy": "diloco", "outer_momentum": 0.9}
     for period in (1, 4):
-        near(flat(trained({"strategy": "diloco", "period": period}, inner, 12)), alone(inner, 12, period, outer=outer),
-             "diloco with H = %d" % period)
-    near(flat(trained({"strategy": "diloco", "period": 6}, steps=12)), alone(average=6, steps=12, outer=outer), "diloco with AdamW", 1e-4)
+        near(flat(trained(dict(settings, period=period), inner, 12)), alone(inner, 12, period, outer=outer), "diloco with H = %d" % period)
+    near(flat(trained(dict(settings, period=6), steps=12)), alone(average=6, steps=12, outer=outer), "diloco with AdamW", 1e-4)
 
 
 @worker
@@ -591,7 +591,9 @@ def profile_plan_and_stats_can_be_read():
         expect(q.period == 3 and sorted(sum(q.sets, [])) == list(range(6)), str(q))
         st = dreamddp.stats()
         expect(st["strategy"] == "dreamddp" and st["steps"] == 12 and st["bytes_sent"] > 0, str(st))
-        expect((st["counted_from"], st["counted_steps"], st["counted_periods"], st["period"]) == (9, 3, 1, 3) and st["predicted_step_s"] > 0, str(st))
+        expect(st["counted_from"] + st["counted_steps"] == 12 and st["period"] == 3 and st["predicted_step_s"] > 0, str(st))
+        if not st["replans"]:  # a new plan restarts the counted steps
+            expect((st["counted_from"], st["counted_steps"], st["counted_periods"]) == (9, 3, 1), str(st))
         best, rows = dreamddp.choose()
         expect(len(rows) > 10 and best["choose"] in [r["strategy"] for r in rows], str(best))
         best, _ = dreamddp.choose(steps=400, loss_budget=0)
