@@ -54598,7 +54598,7 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
             if (!list[k][i].data && list[k][i].count)
                 return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
     }
-    if (m->here && (m->here < 0 || m->here > 2 || !count[0] || count[1]))
+    if (m->here && ((m->here != 1 && m->here != 2) || !count[0] || count[1]))
         return ddp__fail(err, DDP_ARG,
                          "%s: here is %d; it must be 0, or 1 for the first array of a message in place, or 2 "
                          "for all of its arrays",
