@@ -1,4 +1,4 @@
-/* Plans and predictions follow a link that becomes ten times slower or faster during training, within two
+/* [asan] Plans and predictions follow a link that becomes ten times slower or faster during training, within two
  * periods, and no plan is made for nothing. */
 #include "dreamddp.h"
 #include "measure/timing.h"
@@ -174,7 +174,7 @@ static void plans_follow_a_link_that_becomes_slower(void **state)
         x.change_s = x.cfg.strategy == DDP_BYTESCHEDULER || x.cfg.strategy == DDP_MGWFBP ? 4 : 3.3;
         x.steps = x.cfg.period == 20 ? 220 : 90;
         simulate(&x);
-        adapts(&x, slow_s, i % 2 ? 1.4 : 1.2);
+        adapts(&x, slow_s, i % 2 ? 1.4 : 1.3);
     }
 }
 
