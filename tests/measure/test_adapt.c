@@ -1,5 +1,5 @@
-/* [asan] Plans and predictions follow a link that becomes ten times slower or faster during training, within two
- * periods, and no plan is made for nothing. */
+/* [asan] Plans and predictions follow a link that becomes ten times slower or faster during training, within
+ * two periods, and no plan is made for nothing. */
 #include "dreamddp.h"
 #include "measure/timing.h"
 
