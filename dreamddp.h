@@ -552,7 +552,7 @@ typedef enum ddp_strategy {
     DDP_MGWFBP,           /* wfbp with buckets by measured times. This strategy and the next three are
                              bit-identical to ssgd. */
     DDP_ASCWFBP,          /* wfbp with several messages in flight */
-    DDP_BYTESCHEDULER,    /* parts of gradients by priority: those of the first layers first */
+    DDP_BYTESCHEDULER,    /* parts of gradients by priority: the first layers first */
     DDP_USBYTE,           /* bytescheduler with unequal parts and a searched order */
     DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
     DDP_BSP,        /* gradients to servers, one update (docs/howto/servers.md), bit-identical to ssgd */
@@ -3381,8 +3381,8 @@ typedef struct ddp_placement {
  *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b. The delay cancels
  *
  * The same seed and candidate limit give the same placement on every platform. With a time limit, the number
- * of candidates depends on the clock. anneal ends after a whole number of chunks of 512 moves, and its
- * placement is that of the same seed with `candidates` as the limit. A longer search of anneal continues the
+ * of candidates depends on the clock. anneal ends after a whole number of chunks of 512 moves, and finds the
+ * same placement as with the same seed and `candidates` as the limit. A longer search of anneal continues the
  * shorter one with the same seed, and is never worse. The search may exceed the time limit by up to a tenth
  * to finish properly. If the network is too large for one evaluation within the limit, the first evaluated
  * placement is returned, and the search for its tour is cut short. With few partitions, anneal and exact try
@@ -57842,7 +57842,7 @@ void ddp__follow_restart(ddp__follow *f, double now)
 enum {
     DDP__CONTROL_BYTES = 1024, /* messages up to this size take no time of the link */
     DDP__FLOW_PARTS = 4,       /* parts from which the first one is a small share of a message */
-    DDP__BUSY_MOST = 8         /* finished averages after which a busy time that goes on is evaluated */
+    DDP__BUSY_MOST = 8 /* finished averages after which a busy time is evaluated although it continues */
 };
 
 /* Returns the bytes of a message as sent. */
@@ -59218,7 +59218,8 @@ static double ddp__occupancy(const ddp_ctx *d, double bytes)
     return ddp__link_for(d, 0, bytes).beta_s * bytes;
 }
 
-/* Without measurements, all lines are those of the direct algorithm. A prediction derives the others. */
+/* Without measurements, plans use the costs of the direct algorithm for all messages. Predictions derive the
+ * costs of the other algorithms. */
 static ddp__message_cost ddp__known_cost(const ddp_ctx *d, ddp_link k, char algorithm, double bytes,
                                          int plans)
 {
@@ -61734,7 +61735,7 @@ static ddp_status ddp__drift_read(ddp_ctx *d, ddp_error *err)
     return seen.stale + seen.moved[0] + seen.moved[1] > 0 ? ddp__drift_plan(d, &seen, err) : DDP_OK;
 }
 
-/* At the end of each period the ranks decide about a new plan, from what they sent before. */
+/* At the end of each period the ranks decide about a new plan, from the observations that they exchanged. */
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
     const long steps = ddp__drift_steps(d), left = steps - ddp_step(d) % steps;

@@ -20,7 +20,7 @@ typedef enum ddp_strategy {
     DDP_MGWFBP,           /* wfbp with buckets by measured times. This strategy and the next three are
                              bit-identical to ssgd. */
     DDP_ASCWFBP,          /* wfbp with several messages in flight */
-    DDP_BYTESCHEDULER,    /* parts of gradients by priority: those of the first layers first */
+    DDP_BYTESCHEDULER,    /* parts of gradients by priority: the first layers first */
     DDP_USBYTE,           /* bytescheduler with unequal parts and a searched order */
     DDP_DEFT,             /* merged gradients of several steps, sent during later steps, applied late */
     DDP_BSP,        /* gradients to servers, one update (docs/howto/servers.md), bit-identical to ssgd */

@@ -81,7 +81,7 @@ void ddp__follow_restart(ddp__follow *f, double now)
 enum {
     DDP__CONTROL_BYTES = 1024, /* messages up to this size take no time of the link */
     DDP__FLOW_PARTS = 4,       /* parts from which the first one is a small share of a message */
-    DDP__BUSY_MOST = 8         /* finished averages after which a busy time that goes on is evaluated */
+    DDP__BUSY_MOST = 8 /* finished averages after which a busy time is evaluated although it continues */
 };
 
 /* Returns the bytes of a message as sent. */

@@ -35,7 +35,8 @@ static double ddp__occupancy(const ddp_ctx *d, double bytes)
     return ddp__link_for(d, 0, bytes).beta_s * bytes;
 }
 
-/* Without measurements, all lines are those of the direct algorithm. A prediction derives the others. */
+/* Without measurements, plans use the costs of the direct algorithm for all messages. Predictions derive the
+ * costs of the other algorithms. */
 static ddp__message_cost ddp__known_cost(const ddp_ctx *d, ddp_link k, char algorithm, double bytes,
                                          int plans)
 {

@@ -672,7 +672,7 @@ static ddp_status ddp__drift_read(ddp_ctx *d, ddp_error *err)
     return seen.stale + seen.moved[0] + seen.moved[1] > 0 ? ddp__drift_plan(d, &seen, err) : DDP_OK;
 }
 
-/* At the end of each period the ranks decide about a new plan, from what they sent before. */
+/* At the end of each period the ranks decide about a new plan, from the observations that they exchanged. */
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
     const long steps = ddp__drift_steps(d), left = steps - ddp_step(d) % steps;

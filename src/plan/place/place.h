@@ -71,8 +71,8 @@ typedef struct ddp_placement {
  *   kl            gain s(v,q) - s(v,own) with s = sum of (pp_bytes - dp_bytes)/b. The delay cancels
  *
  * The same seed and candidate limit give the same placement on every platform. With a time limit, the number
- * of candidates depends on the clock. anneal ends after a whole number of chunks of 512 moves, and its
- * placement is that of the same seed with `candidates` as the limit. A longer search of anneal continues the
+ * of candidates depends on the clock. anneal ends after a whole number of chunks of 512 moves, and finds the
+ * same placement as with the same seed and `candidates` as the limit. A longer search of anneal continues the
  * shorter one with the same seed, and is never worse. The search may exceed the time limit by up to a tenth
  * to finish properly. If the network is too large for one evaluation within the limit, the first evaluated
  * placement is returned, and the search for its tour is cut short. With few partitions, anneal and exact try
